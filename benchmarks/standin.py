@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from spectral_param import _context as context
+from spectral_param import _precision as precision
 
 
 class _Module(_DummyBackendModule):
@@ -52,6 +53,8 @@ _WAITING = {
     "_linalg_eigvals",
     "linalg_eig",
 }
+# Operations that take a tensor of the host beside those of a device.
+_OF_BOTH = {"_pack_padded_sequence"}
 
 
 @dataclasses.dataclass
@@ -65,6 +68,8 @@ class Count:
 _count = Count()
 # Operations that the device refuses, by name: a device need not have all.
 _refused: frozenset[str] = frozenset()
+# Dtypes that it refuses, as Apple's MPS does those of double precision.
+_unknown: frozenset[torch.dtype] = frozenset()
 
 
 class OnDevice(Tensor):
@@ -76,6 +81,7 @@ class OnDevice(Tensor):
     @staticmethod
     def __new__(cls, host: Tensor) -> OnDevice:
         """Return a tensor on the device with these numbers."""
+        _check_known(host.dtype)
         t: OnDevice = torch.Tensor._make_wrapper_subclass(
             cls,
             host.size(),
@@ -141,6 +147,8 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _transferred(function, args[0], dict(kwargs))
     if function is _aten.copy_.default and isinstance(args[0], OnDevice) != isinstance(args[1], OnDevice):
         blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        if isinstance(args[1], OnDevice):
+            _check_known(args[0].dtype)
         _asked(wait=blocking or not isinstance(args[0], OnDevice))
         _host(args[0]).copy_(_host(args[1]))
         return args[0]
@@ -151,7 +159,7 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name in _refused:
         raise NotImplementedError(f"The operator {name!r} is not implemented for the stand-in device.")
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    if any(isinstance(t, OnDevice) for t in tensors):
+    if name not in _OF_BOTH and any(isinstance(t, OnDevice) for t in tensors):
         stray = [t for t in tensors if not isinstance(t, OnDevice) and t.ndim > 0]
         if stray:
             raise RuntimeError(f"{name}: expected all tensors on the device, got one on {stray[0].device}")
@@ -170,11 +178,18 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: same.get(id(x), OnDevice(x)) if type(x) is Tensor else x, result)
 
 
+def _check_known(dtype: torch.dtype) -> None:
+    if dtype in _unknown:
+        raise TypeError(f"Cannot convert a tensor to {dtype}: the stand-in device doesn't support it.")
+
+
 def _transferred(function: Any, x: Tensor, kwargs: dict[str, Any]) -> Tensor:
     """Return ``x.to(...)``."""
     target = torch.device(kwargs.pop("device", None) or x.device)
     non_blocking = kwargs.pop("non_blocking", False)
     leaves, arrives = isinstance(x, OnDevice), target.type == DEVICE.type
+    if leaves:  # A device converts before it sends.
+        _check_known(kwargs.get("dtype") or x.dtype)
     _asked(wait=leaves != arrives and (leaves or not non_blocking))
     result: Tensor = function(_host(x), **kwargs)
     return OnDevice(result) if arrives else result
@@ -199,6 +214,10 @@ class _Factories(TorchFunctionMode):
         if function in (torch.tensor, torch.as_tensor) and device is not None:
             on_host = function(*args, **{**kwargs, "device": "cpu"})
             return on_host.to(device)
+        if function is torch.arange and device is not None and torch.device(device).type == DEVICE.type:
+            # PyTorch fills an empty tensor, whose wrapper would keep the size 0.
+            _asked()
+            return OnDevice(function(*args, **{**kwargs, "device": "cpu"}))
         return function(*args, **kwargs)
 
 
@@ -209,6 +228,19 @@ def counting() -> Iterator[Count]:
     with _Factories():
         yield found
     found.launches, found.waits = _count.launches - before.launches, _count.waits - before.waits
+
+
+@contextlib.contextmanager
+def without_double() -> Iterator[None]:
+    """Make the device one without float64 and complex128, also in transfers that leave it, as MPS is."""
+    global _unknown
+    _unknown = frozenset({torch.float64, torch.complex128})
+    precision.has_double.cache_clear()
+    try:
+        yield
+    finally:
+        _unknown = frozenset()
+        precision.has_double.cache_clear()
 
 
 @contextlib.contextmanager

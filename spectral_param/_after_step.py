@@ -178,7 +178,7 @@ def begin(constraint: Parametrization, weight: Tensor) -> None:
 def free_parameters(constraint: Parametrization) -> int:
     """Return the number of independent real numbers of a held weight."""
     trial = copy.deepcopy(constraint)
-    trial._become_like(torch.empty(0, dtype=trial.dtype))
+    trial._become_like(torch.empty(0, dtype=trial.dtype, device="cpu"))
     with torch.random.fork_rng(devices=[]):
         return trial.free_parameters(*trial._start_again("free_parameters"))
 

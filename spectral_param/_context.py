@@ -148,7 +148,7 @@ def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), 
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """Return ``torch.promote_types(a, b)``. Programs that torch 2.6 exports with that call do not load."""
     if torch.compiler.is_compiling():
-        return (torch.empty(0, dtype=a) * torch.empty(0, dtype=b)).dtype
+        return (torch.empty(0, dtype=a, device="cpu") * torch.empty(0, dtype=b, device="cpu")).dtype
     return torch.promote_types(a, b)
 
 

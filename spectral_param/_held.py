@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations import (
     BlockTriangular,
     Givens,
@@ -27,6 +27,7 @@ from spectral_param._parametrizations import (
     SpectralNorm,
     SpectralRadiusNorm,
 )
+from spectral_param._precision import to_double
 from spectral_param._sets import orthonormal
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 

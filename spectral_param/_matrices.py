@@ -10,17 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spectral_param._precision import to_double, to_like
+
 Array = NDArray[Any]  # Of numpy, in float64 or complex128.
 
 
 def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
     """Return the identity, in the dtype and on the device of X."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-
-
-def to_double(X: Tensor) -> Tensor:
-    """Return X in double precision."""
-    return X.to(torch.complex128 if X.is_complex() else torch.float64)
 
 
 def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
@@ -41,7 +38,7 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
         if exact.dtype == X.dtype:
             raise
     found = decompose(exact, **options)
-    single = (X.real.dtype, X.dtype.to_complex())
+    single = (X.real.new_empty(0), X.new_empty(0, dtype=X.dtype.to_complex()))
     if isinstance(found, Tensor):
-        return found.to(single[found.is_complex()])
-    return tuple(t.to(single[t.is_complex()]) for t in found)
+        return to_like(found, single[found.is_complex()])
+    return tuple(to_like(t, single[t.is_complex()]) for t in found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -115,6 +116,7 @@ def param_groups(
     constrained: type[nn.Module] | tuple[type[nn.Module], ...] = Parametrization,
     *,
     weight_decay: float | None = None,
+    without_decay: str | Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Return optimizer groups with a separate learning rate for constrained weights.
 
@@ -131,10 +133,15 @@ def param_groups(
         weight_decay: Weight decay of the other parameters. The originals of constrained weights then get 0,
             because decay of the originals does not shrink the weight. With ``None``, the default, the
             optimizer decides for both groups; ``AdamW`` takes 0.01.
+        without_decay: A pattern of names, or several, such as ``("*bias", "*norm*")``: the other parameters
+            of these names form a third group, whose weight decay is 0. The default is none.
 
     Returns:
-        Two groups for the constructor of an optimizer, with each parameter in one of them. An empty group is
-        left out.
+        Two or three groups for the constructor of an optimizer, with each parameter in one of them. An empty
+        group is left out.
+
+    Raises:
+        ValueError: If ``model`` is not a module, or no parameter has a name of ``without_decay``.
 
     Example:
         >>> rnn = spectral_param.nn.ENRNN(input_size=2, long_size=6, short_size=4)
@@ -153,13 +160,30 @@ def param_groups(
                 owners = [part for part, originals in parts if any(t is tensor for t in originals)]
                 if any(isinstance(owner, constrained) for owner in (*owners, *later)):
                     found[id(tensor)] = tensor
+    undecayed = _named(model, [without_decay] if isinstance(without_decay, str) else without_decay) - {*found}
+    rest = [p for p in model.parameters() if id(p) not in found]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if id(p) not in found], "lr": lr},
+        {"params": [p for p in rest if id(p) not in undecayed], "lr": lr},
         {"params": list(found.values()), "lr": lr / 10 if constrained_lr is None else constrained_lr},
+        {"params": [p for p in rest if id(p) in undecayed], "lr": lr, "weight_decay": 0.0},
     ]
     if weight_decay is not None:
         groups[0]["weight_decay"], groups[1]["weight_decay"] = weight_decay, 0.0
     return [group for group in groups if group["params"]]
+
+
+def _named(model: nn.Module, patterns: Sequence[str]) -> set[int]:
+    """Return the ids of the parameters whose names match one of the patterns."""
+    found = set()
+    for pattern in patterns:
+        matches = {id(p) for name, p in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)}
+        if not matches:
+            raise ValueError(
+                f"without_decay: expected patterns of names of parameters of {type(model).__name__}, got "
+                f"{pattern!r}, which none has. model.named_parameters() has the names, such as '0.bias'."
+            )
+        found |= matches
+    return found
 
 
 def num_free_parameters(module: nn.Module) -> int:
@@ -210,12 +234,15 @@ def penalty(model: nn.Module) -> Tensor:
         >>> loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
         >>> (loss + spectral_param.penalty(rnn)).backward()
     """
-    total = torch.zeros(())
-    for constraint, originals in constraints_of(model):
-        if isinstance(constraint, SchurForm):
-            own = constraint.penalty(*originals)
-            total = total.to(own.device) + own
-    return total
+    found = [
+        constraint.penalty(*originals)
+        for constraint, originals in constraints_of(model)
+        if isinstance(constraint, SchurForm)
+    ]
+    if found:
+        return torch.stack([each.to(found[0]) for each in found]).sum()
+    like = next(model.parameters(), torch.empty(0, dtype=torch.float32, device="cpu"))
+    return like.detach().real.new_zeros(())
 
 
 def rebase(model: nn.Module) -> None:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import sparse
-from spectral_param._matrices import to_double
-from spectral_param.errors import NotFiniteError, NotProvenError
+from spectral_param._matrices import Array
+from spectral_param._precision import to_double, to_like
+from spectral_param.errors import NotFiniteError, NotProvenError, UnsupportedDtypeError
 from spectral_param.functional._checks import is_finite, square_blocks
 from spectral_param.functional._contraction import (
     ContractionCertificate,
@@ -32,7 +33,7 @@ from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "disc_", "echo_state_", "henaff_", "spectral_radius_"]
 
-Weight = TypeVar("Weight")  # a tensor or a scipy sparse matrix
+Weight = TypeVar("Weight")  # a tensor, an array or a scipy sparse matrix
 
 
 def _rotations_(tensor: Tensor, angles: Tensor, moduli: Tensor | None = None) -> Tensor:  # (..., n // 2)
@@ -59,10 +60,15 @@ def _uniform(
     sample = torch.rand(
         (*tensor.shape[:-2], count),
         dtype=tensor.real.dtype,
-        device=tensor.device,
+        device=_source(tensor, generator),
         generator=generator,
     )
-    return low + (high - low) * sample
+    return low + (high - low) * sample.to(tensor.device)
+
+
+def _source(tensor: Tensor, generator: torch.Generator | None) -> torch.device:
+    """Return where the random numbers for a tensor are drawn: a generator draws on its own device alone."""
+    return tensor.device if generator is None else generator.device
 
 
 def cayley_(tensor: Tensor, negative_ones: int = 0, generator: torch.Generator | None = None) -> Tensor:
@@ -245,7 +251,8 @@ def spectral_radius_(
                 f"factor gives it the radius {radius:g}: add an entry that closes a cycle."
             )
     with torch.no_grad():
-        tensor.normal_(generator=generator)
+        drawn = torch.empty_like(tensor, device=_source(tensor, generator))
+        tensor.copy_(drawn.normal_(generator=generator))
         if mask is not None:
             blocks.masked_fill_(~mask.to(tensor.device), 0)
         # LAPACK has no half precisions.
@@ -269,25 +276,25 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
 
     Args:
         W: The recurrent weight, real: dense ``(..., n, n)`` or ``(..., k·n, n)``, each matrix scaled by
-            itself, or one sparse ``(n, n)`` with n up to 5000. A tensor is scaled in place. A scipy sparse
-            matrix or array is not changed: a scaled copy in the same format is returned.
+            itself, or one sparse ``(n, n)`` with n up to 5000. A tensor or a numpy array is scaled in place.
+            A scipy sparse matrix or array is not changed: a scaled copy in the same format is returned.
         rate: The rate, 1 - leak < rate ≤ 1. Forgetting takes about 1/(1 - rate) steps; with 1 differences do
             not grow.
         leak: a, 0 < a ≤ 1. The default is 1, no leak.
 
     Returns:
-        The tensor, or the scaled copy, and the certificate with Θ, the proven rate, ρ((1 - a)I + aW) and cond
-        Θ.
+        The tensor or array, or the scaled copy, and the certificate with Θ, the proven rate,
+        ρ((1 - a)I + aW) and cond Θ.
 
     Raises:
         NotSquareError: If W is not square.
         NotAMatrixError: If W is empty or not a matrix.
-        UnsupportedDtypeError: If W is complex or has no numbers, or is a tensor of integers.
+        UnsupportedDtypeError: If W is complex or has no numbers, or is a tensor or array of integers.
         NotFiniteError: If W has NaN or infinite entries.
         NotProvenError: If a sparse W has more than 5000 rows, or its spectral radius cannot be proven.
-        ValueError: If the leak or the rate is out of range, or if the graph of W has no cycle: then there is
-            no largest factor.
-        TypeError: If W is neither a tensor nor a scipy sparse matrix.
+        ValueError: If the leak or the rate is out of range; if the graph of W has no cycle: then there is no
+            largest factor; or if W is an array that cannot be written to.
+        TypeError: If W is neither a tensor nor an array nor a scipy sparse matrix.
 
     Example:
         >>> W, certificate = spectral_param.init.echo_state_(torch.randn(50, 50), rate=0.99)
@@ -295,10 +302,14 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
         True
     """
     name = "echo_state_"
+    if isinstance(W, np.ndarray):
+        scaled_copy, found = echo_state_(_tensor_of(W, name), rate, leak)
+        W[...] = scaled_copy.numpy()
+        return W, found
     if not isinstance(W, Tensor) and not scipy.sparse.issparse(W):
         raise TypeError(
-            f"{name}: expected a tensor or a scipy sparse matrix, got {type(W).__name__}. Pass "
-            "torch.from_numpy(array), which shares its memory."
+            f"{name}: expected a tensor, an array or a scipy sparse matrix, got {type(W).__name__}. Pass "
+            "torch.tensor(numbers)."
         )
     if not (is_finite(leak) and 0 < leak <= 1):
         raise ValueError(f"leak: expected a number, 0 < leak <= 1, got {leak!r}. Without a leak it is 1.")
@@ -320,15 +331,30 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     norms = [norm_bound(scaled(*pair)) for pair in zip(matrices.each, scalings, strict=True)]
     # Rounding the entries adds this, whatever Θ is.
     room = 1 + 2 * torch.finfo(_dtype_of(W)).eps * len(scalings[0]) ** 0.5
-    factors = torch.tensor(norms, dtype=torch.float64).mul(room).reciprocal() * ((rate - (1 - leak)) / leak)
+    factors = torch.tensor(norms, dtype=torch.float64, device="cpu").mul(room).reciprocal()
+    factors *= (rate - (1 - leak)) / leak
     if is_sparse(W):
         W = scaled_(W, float(factors))
     else:
         with torch.no_grad():
             blocks = square_blocks(cast(Tensor, W), name)
-            factors = factors.reshape(matrices.batch).to(blocks.device)
-            blocks.copy_(to_double(blocks) * factors[..., None, None])
+            exact = to_double(blocks)
+            blocks.copy_(exact * to_like(factors.reshape(matrices.batch), exact)[..., None, None])
     return W, certificate(matrices_of(W, name), scalings, leak)
+
+
+def _tensor_of(array: Array, name: str) -> Tensor:
+    """Return a copy, in native order of bytes, of an array that is to be written to."""
+    if not array.flags.writeable:
+        raise ValueError(
+            f"{name}: expected an array that can be written to, got a read-only one. Pass array.copy()."
+        )
+    native = array.astype(array.dtype.newbyteorder("="))
+    if native.dtype not in (np.float16, np.float32, np.float64):
+        raise UnsupportedDtypeError(
+            f"{name}: expected real floating-point numbers, got {array.dtype}. Pass array.astype(float)."
+        )
+    return torch.from_numpy(native)
 
 
 def _dtype_of(weight: Any) -> torch.dtype:

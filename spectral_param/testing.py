@@ -20,9 +20,10 @@
 ...         return torch.ones_like(T).triu(1).count_nonzero().item()
 >>> spectral_param.testing.check_constraint(lambda shape: Skew())
 
-A check that fails raises an ``AssertionError`` that says what was expected. An error of the constraint itself
-is not caught. A :class:`Case` says more than a function does: what the members of the set are, which shapes
-and dtypes there are, which checks are expected to fail. With pytest, each check is a test of its own::
+A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
+was expected. An error of the constraint itself is its cause. A :class:`Case` says more than a function does:
+what the members of the set are, which shapes and dtypes there are, which checks are expected to fail. With
+pytest, each check is a test of its own::
 
     @spectral_param.testing.parametrize_with_checks([case])
     def test_contract(check):
@@ -183,7 +184,7 @@ class Case:
 
 def _registered(case: Case, shape: Shape, dtype: torch.dtype) -> Tensor:
     """Return a member of the set: what registration makes of a random weight."""
-    return holder(case, torch.randn(shape, dtype=dtype)).weight.detach().clone()
+    return holder(case, _drawn(shape, dtype)).weight.detach().clone()
 
 
 def _refused(case: Case, W: Tensor) -> Tensor:
@@ -192,8 +193,8 @@ def _refused(case: Case, W: Tensor) -> Tensor:
     try:
         module.weight = W.detach().clone()  # type: ignore[assignment]
     except InManifoldError:
-        return torch.tensor(torch.inf)
-    return torch.tensor(0.0)
+        return torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
+    return torch.tensor(0.0, dtype=torch.float64, device="cpu")
 
 
 class Holder(nn.Module):
@@ -240,13 +241,20 @@ def _list_of(module: nn.Module) -> parametrize.ParametrizationList:
 def _train(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int) -> None:
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-    device = next(module.parameters()).device
-    x = torch.randn((*shape[:-2], shape[-1], 3), dtype=dtype, generator=generator).to(device)
-    y = torch.randn((*shape[:-2], shape[-2], 3), dtype=dtype, generator=generator).to(device)
+    x = _drawn((*shape[:-2], shape[-1], 3), dtype, module, generator)
+    y = _drawn((*shape[:-2], shape[-2], 3), dtype, module, generator)
     for _ in range(steps):
         optimizer.zero_grad()
         (module(x) - y).abs().square().mean().backward()
         optimizer.step()
+
+
+def _drawn(
+    shape: Shape, dtype: torch.dtype, like: nn.Module | None = None, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return normal numbers, drawn on the host, on the device of a module."""
+    drawn = torch.randn(shape, dtype=dtype, device="cpu", generator=generator)
+    return drawn if like is None else drawn.to(next(like.parameters()).device)
 
 
 def _largest(X: Tensor) -> float:
@@ -379,14 +387,14 @@ def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return weights that are random, and such without a derivative, without full rank, without any size."""
-    ones = torch.ones(shape, dtype=dtype)
+    ones = torch.ones(shape, dtype=dtype, device="cpu")
     return {
-        "random": 3 * torch.randn(shape, dtype=dtype),
+        "random": 3 * _drawn(shape, dtype),
         "constant": ones,
         "negative": -2 * ones,
         "nilpotent": ones.triu(1),
         "zero": 0 * ones,
-        "large": 1e6 * torch.randn(shape, dtype=dtype),
+        "large": 1e6 * _drawn(shape, dtype),
     }
 
 
@@ -407,7 +415,8 @@ def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
 def _resolution(constraint: Parametrization, W: Tensor) -> float:
     """Return what rounding may do to the distance, by which a read may scale a member."""
     trial, X = constraint._trial(W)
-    return float(torch.as_tensor(trial.outside(X, torch.finfo(W.dtype).eps)[1]).max())
+    resolution = trial.outside(X, torch.finfo(W.dtype).eps)[1]
+    return float(resolution.max() if isinstance(resolution, Tensor) else resolution)
 
 
 def _assert_member(constraint: Parametrization, W: Tensor, what: str) -> None:
@@ -521,11 +530,12 @@ def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     possible.
     """
     rows, n = shape
-    layer = LAYERS[rows // n](2, n, dtype=dtype)
+    member = case.member(shape, dtype)
+    layer = LAYERS[rows // n](2, n, dtype=dtype, device=member.device)
     with torch.no_grad():
-        layer.weight_hh_l0.copy_(case.member(shape, dtype))
+        layer.weight_hh_l0.copy_(member)
     constrain(layer, "weight_hh_l0", case.make(shape))
-    x = torch.randn(3, 1, 2, dtype=dtype)
+    x = _drawn((3, 1, 2), dtype, layer)
     expected = layer(x)[0]
     actual = copy.deepcopy(layer)(x)[0]
     assert torch.equal(actual, expected), "expected the copy of a layer to compute the same"
@@ -560,7 +570,7 @@ def check_remove(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
     assert torch.equal(module.weight, expected), "expected the weight that the constraint gave"
     if not dtype.is_complex:
-        x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
+        x = _drawn((*shape[:-2], shape[-1], 2), dtype, module)
         exported = torch.export.export(module, (x,)).module()
         _assert_close(exported(x), module(x), tolerance(dtype, shape[-1]), "exported module")
 
@@ -568,7 +578,7 @@ def check_remove(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Inside ``parametrize.cached()`` two reads give the same tensor, with the right gradient."""
     module = holder(case, case.member(shape, dtype))
-    G = torch.randn(shape, dtype=dtype)
+    G = _drawn(shape, dtype)
     plain = torch.autograd.grad(_varied(module.weight, G) * 2, originals(module))
     _assert_not_zero(plain, shape)
     with parametrize.cached():
@@ -598,7 +608,7 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     module = holder(case, case.member(shape, dtype))
     parametrization = _list_of(module)[0].eval()
     tensors = tuple(t.detach().clone() for t in originals(module))
-    G = torch.randn(shape, dtype=dtype)
+    G = _drawn(shape, dtype)
 
     def loss(*tensors: Tensor) -> Tensor:
         return _varied(parametrization(*tensors), G)
@@ -627,8 +637,8 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``torch.compile(fullgraph=True)`` gives the same weight and the same gradient."""
     module = holder(case, case.member(shape, dtype))
-    x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
-    G = torch.randn((*shape[:-1], 2), dtype=dtype)
+    x = _drawn((*shape[:-2], shape[-1], 2), dtype, module)
+    G = _drawn((*shape[:-1], 2), dtype)
     torch.compiler.reset()
     # "aot_eager" traces forward and backward like the default backend, but needs no C++ compiler.
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
@@ -644,7 +654,7 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """A program exported or traced in training follows the originals, with operators of torch alone."""
     module = holder(case, case.member(shape, dtype))
-    x = torch.randn((*shape[:-2], shape[-1], 2), dtype=dtype)
+    x = _drawn((*shape[:-2], shape[-1], 2), dtype, module)
     exported = torch.export.export(module, (x,))
     with warnings.catch_warnings():
         # torch.jit is deprecated, and warns of shapes that are compared.
@@ -673,7 +683,7 @@ def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     if torch.float32 in case.dtypes:  # The one that it rounds.
         dtype = torch.float32
     module = holder(case, case.member(shape, dtype))
-    G = torch.randn(shape, dtype=dtype)
+    G = _drawn(shape, dtype)
     expected_gradient = torch.autograd.grad((module.weight * G).abs().sum(), originals(module))
     expected = module.weight.detach().clone()
     fresh = copy.deepcopy(module)
@@ -715,7 +725,7 @@ def check_nan_in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     The batch is the first dimension of each original.
     """
     module = holder(case, case.member(shape, dtype))
-    G = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    G = _drawn(shape, dtype, generator=torch.Generator().manual_seed(1))
 
     def others() -> list[Tensor]:
         """Return the weight and the gradients without those of the first matrix."""
@@ -736,12 +746,12 @@ def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``."""
     n = shape[-1]
     bad = [
-        torch.zeros(n, dtype=dtype),
-        torch.zeros(0, 0, dtype=dtype),
-        torch.zeros(n, n, dtype=torch.int64),
+        torch.zeros(n, dtype=dtype, device="cpu"),
+        torch.zeros(0, 0, dtype=dtype, device="cpu"),
+        torch.zeros(n, n, dtype=torch.int64, device="cpu"),
     ]
     if n > 1 and not case.rectangles:  # For n = 1, two rows are two gates.
-        bad.append(torch.zeros(n + 1, n, dtype=dtype))
+        bad.append(torch.zeros(n + 1, n, dtype=dtype, device="cpu"))
     for weight in bad:
         given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may replace the values.
         module = nn.Module()
@@ -854,7 +864,7 @@ def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> 
 
     It may be an error, as PyTorch's version counter gives.
     """
-    G = torch.randn(shape, dtype=dtype)
+    G = _drawn(shape, dtype)
     for reads in (1, 2):  # The first read, and one from the memory.
         for what in ("originals", "buffers"):
             module = holder(case, case.member(shape, dtype))
@@ -1079,7 +1089,8 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
             :class:`~spectral_param.errors.UnsupportedDtypeError`.
 
     Raises:
-        AssertionError: If the constraint breaks a contract, or if a check that is expected to fail passes.
+        AssertionError: If the constraint breaks a contract or raises an error, or if a check that is expected
+            to fail passes. It begins with the name of the case, of the check, the shape and the dtype.
     """
     if isinstance(constraint, Case):
         case = constraint
@@ -1088,7 +1099,11 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
         case = replace(case, dtypes=tuple(dtype for dtype in case.dtypes if _is_taken(case, dtype)))
     for trial in conformance(case):
         if trial.expected_failure is None:
-            trial()
+            try:
+                trial()
+            except Exception as error:
+                what = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+                raise AssertionError(f"{trial}: {what}{error}") from error
             continue
         try:
             trial()

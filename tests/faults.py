@@ -52,6 +52,55 @@ def fault_test(words: str) -> tuple[str, ...]:
 
 PROMISES = (
     Fault(
+        "devices: signs are tried on PyTorch's default device",
+        "spectral_param/_parametrizations/decoded.py",
+        'dtype=B.dtype, device="cpu", generator',
+        "dtype=B.dtype, generator",
+        promise("test_defaults.py", "SkewExponential"),
+    ),
+    Fault(
+        "lattice: the frequencies of a kernel are on PyTorch's default device",
+        "spectral_param/_eigen/symbol.py",
+        'dtype=torch.float64, device="cpu")',
+        "dtype=torch.float64)",
+        promise("test_defaults.py", "kernel"),
+    ),
+    Fault(
+        "double: double precision is asked of a device that has none",
+        "spectral_param/_precision.py",
+        'return torch.device("cpu")',
+        "return device",
+        promise("test_device.py", "without_double and ScaledCayley"),
+    ),
+    Fault(
+        "sends: a device converts to double precision what it sends to the host",
+        "spectral_param/_eigen/dense.py",
+        "return T.cpu().to(kind, copy=True,",
+        'return T.to("cpu", kind, copy=True,',
+        promise("test_device.py", "without_double and SpectralRadiusNorm"),
+    ),
+    Fault(
+        "elsewhere: a gradient is pulled back on the device, by what the host knows",
+        "spectral_param/_at_host.py",
+        "the.pull_back(G.cpu(), needed)",
+        "the.pull_back(G, needed)",
+        promise("test_device.py", "without_double and ScaledCayley"),
+    ),
+    Fault(
+        "dtypes: a penalty has PyTorch's default dtype",
+        "spectral_param/_model.py",
+        "like.detach().real.new_zeros(())",
+        "torch.zeros((), device=like.device)",
+        promise("test_defaults.py", "model"),
+    ),
+    Fault(
+        "functional_call: the weight's own name detaches it in silence",
+        "spectral_param/_parametrizations/base.py",
+        "        check_not_swapped(name)\n",
+        "",
+        promise("test_constrain.py", "functional_call"),
+    ),
+    Fault(
         "reads: a second read evaluates the constraint again",
         "spectral_param/_parametrizations/memory.py",
         "if last is None or last.marks != marks or not _is_current(",
@@ -1152,7 +1201,7 @@ FITS = (
     ),
     Fault(
         "chart: the derivative by log|b| forgets that c is divided by b",
-        "spectral_param/dynamics/_forecast/descent.py",
+        "spectral_param/dynamics/_descent.py",
         "in_b * b - in_c * c]",
         "in_b * b]",
         ("tests/internal/dynamics/forecast", "-k", "chart"),
@@ -1166,7 +1215,7 @@ FITS = (
     ),
     Fault(
         "held-out: rows that are held out are fitted, too",
-        "spectral_param/dynamics/_selection/held.py",
+        "spectral_param/dynamics/_selection/folds.py",
         "in ((begin, low, kept), (low, high, held), (high, end, kept)):",
         "in ((begin, end, kept), (low, high, held)):",
         fault_test("held_out"),
@@ -1180,14 +1229,14 @@ FITS = (
     ),
     Fault(
         "choice: forecasts are compared with the rows that they began at",
-        "spectral_param/dynamics/_selection/held.py",
+        "spectral_param/dynamics/_selection/folds.py",
         "np.square(x[..., shown] - after[at + 1])",
         "np.square(x[..., shown] - after[at])",
         promise("dynamics/test_choice.py", "short_recordings"),
     ),
     Fault(
         "mean-input: the offset ignores the mean of the inputs",
-        "spectral_param/dynamics/_data.py",
+        "spectral_param/dynamics/_measured.py",
         "c = self.mean_x - A @ self.mean_x - inputs @ self.mean_u",
         "c = self.mean_x - A @ self.mean_x",
         fault_test("offset"),
@@ -1201,7 +1250,7 @@ FITS = (
     ),
     Fault(
         "delays: the oldest row of a state is taken for the newest",
-        "spectral_param/dynamics/_data.py",
+        "spectral_param/dynamics/_measured.py",
         "return states[:, -self.width :]",
         "return states[:, : self.width]",
         promise("dynamics/test_horizon.py", "delays"),
@@ -1229,35 +1278,35 @@ FITS = (
     ),
     Fault(
         "dropped: the errors that are told leave out what a projection drops",
-        "spectral_param/dynamics/_intervals.py",
+        "spectral_param/dynamics/_measured.py",
         "rows[i][begin + k + 1 : end] - coordinates.newest(X)",
         "coordinates.newest(coordinates.into(rows[i][begin + k + 1 : end]) - X)",
         promise("dynamics/test_choice.py", "drops"),
     ),
     Fault(
         "excited: as many directions as inputs are believed to be enough",
-        "spectral_param/dynamics/_one_step/fit.py",
+        "spectral_param/dynamics/_remarks.py",
         "if found >= n + m:",
         "if found >= m:",
         promise("dynamics/test_choice.py", "excite"),
     ),
     Fault(
         "far: states far from 0 are not noticed",
-        "spectral_param/dynamics/_data.py",
+        "spectral_param/dynamics/_remarks.py",
         "np.abs(X.mean(axis=0)) > _FAR * deviation",
         "np.abs(X.mean(axis=0)) > _FAR * np.abs(X).max()",
         promise("dynamics/test_choice.py", "far_from_zero"),
     ),
     Fault(
         "short: a short recording is cut into pieces",
-        "spectral_param/dynamics/_selection/held.py",
+        "spectral_param/dynamics/_selection/folds.py",
         "if single and rows < 4 * lead:",
         "if False:",
         ("tests/internal/dynamics/selection", "-k", "short_recording"),
     ),
     Fault(
         "last: the last block of a recording weighs as much as each of the others",
-        "spectral_param/dynamics/_selection/held.py",
+        "spectral_param/dynamics/_selection/folds.py",
         "count - 1.0 if single else 1.0",
         "1.0",
         ("tests/internal/dynamics/selection", "-k", "last_block"),
@@ -1292,7 +1341,7 @@ FITS = (
     ),
     Fault(
         "whole: of a few recordings blocks of rows are held out",
-        "spectral_param/dynamics/_selection/held.py",
+        "spectral_param/dynamics/_selection/folds.py",
         "if len(places) >= 3 and 2 * max(lengths) <= rows:",
         "if len(places) >= 8 and 2 * max(lengths) <= rows:",
         promise("dynamics/test_choice.py", "new_one"),
@@ -1306,7 +1355,7 @@ FITS = (
     ),
     Fault(
         "split: a missing input does not cut",
-        "spectral_param/dynamics/_data.py",
+        "spectral_param/dynamics/_recordings.py",
         "joined = whole[:-1] & whole[1:] & known",
         "joined = whole[:-1] & whole[1:]",
         promise("dynamics/test_data.py", "missing_input"),
@@ -1670,8 +1719,8 @@ VERBS = (
     Fault(
         "penalty: that of a model is that of its last weight",
         "spectral_param/_model.py",
-        "total = total.to(own.device) + own",
-        "total = own",
+        "return torch.stack([each.to(found[0]) for each in found]).sum()",
+        "return found[-1]",
         promise("constraints/test_schur_form.py", "penalty"),
     ),
     Fault(
@@ -1860,8 +1909,8 @@ DIAGONAL = (
     Fault(
         "room: an estimate of a norm that is too small is taken for its bound",
         "spectral_param/functional/_proven_norm.py",
-        "    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64)):",
-        "    while False:",
+        "while not is_below(",
+        "while False and not is_below(",
         ("tests/internal/functional/proven_norm",),
     ),
     Fault(
@@ -1930,8 +1979,8 @@ DIAGONAL = (
     Fault(
         "leak: a leaky reservoir is scaled as one without a leak",
         "spectral_param/init.py",
-        "reciprocal() * ((rate - (1 - leak)) / leak)",
-        "reciprocal() * rate",
+        "factors *= (rate - (1 - leak)) / leak",
+        "factors *= rate",
         promise("test_echo_state.py", "meet"),
     ),
     Fault(

@@ -21,6 +21,9 @@ DEPENDS = (
 # It is one of rounding.
 VARIES = "difference"
 
+# The end of the name of a result of a device that has none.
+_WITHOUT = ", without double"
+
 # The most launches and waits of a step; more are an error. For tracked weights the number of products depends
 # on rounding.
 LIMITS = {
@@ -42,20 +45,24 @@ def tasks(quick: bool) -> Iterator[Task]:
     """
     for case in [case for case in cases() if not quick or case.name.startswith("ScaledCayley")]:
         yield Task(case.name, partial(counted, case))
+        if "torch" not in case.name:
+            yield Task(f"{case.name}{_WITHOUT}", partial(counted, case, double=False))
 
 
-def counted(case: Case) -> Result:
+def counted(case: Case, double: bool = True) -> Result:
     """Return launches and waits of a step, and how far its numbers are from the host's.
 
     Args:
         case: What is trained.
+        double: Whether the device has double precision.
 
     Raises:
         AssertionError: If there are more launches or waits than there may be.
     """
     importlib.import_module("benchmarks.standin")  # It registers the device. An older torch cannot.
-    found = {"difference": compare(case, "standin"), **count(case)}
-    launches, waits = LIMITS.get(case.name, (found["launches"], found["waits"]))
+    found = {"difference": compare(case, "standin", double), **count(case, double)}
+    limits = LIMITS if double else {}
+    launches, waits = limits.get(case.name, (found["launches"], found["waits"]))
     if found["launches"] > launches or found["waits"] > waits:
         raise AssertionError(f"expected at most {launches} launches and {waits} waits, got {found}")
     return {"environment": {"device": "standin"}, **found}
@@ -63,5 +70,24 @@ def counted(case: Case) -> Result:
 
 def steps() -> Table:
     """Return what a training step asks of a device."""
-    rows = [[marked(n, row), str(row["launches"]), str(row["waits"])] for n, row in load("device").items()]
+    rows = [
+        [marked(n, row), str(row["launches"]), str(row["waits"])]
+        for n, row in load("device").items()
+        if not n.endswith(_WITHOUT)
+    ]
     return ["a training step", "launches", "waits"], rows
+
+
+def steps_without_double() -> Table:
+    """Return the same for a device without double precision, and how far its numbers are from the host's."""
+    rows = [
+        [
+            marked(n.removesuffix(_WITHOUT), row),
+            str(row["launches"]),
+            str(row["waits"]),
+            f"{row['difference']:.0e}",
+        ]
+        for n, row in load("device").items()
+        if n.endswith(_WITHOUT)
+    ]
+    return ["a training step", "launches", "waits", "difference"], rows

@@ -30,7 +30,9 @@ from spectral_param.dynamics._one_step.fit import reduce
 DEPENDS = (
     "spectral_param/dynamics/_one_step",
     "spectral_param/dynamics/_growth.py",
-    "spectral_param/dynamics/_data.py",
+    "spectral_param/dynamics/_arrays.py",
+    "spectral_param/dynamics/_eigenvalues.py",
+    "spectral_param/dynamics/_recordings.py",
     "benchmarks/measures/dynamics.py",
     "benchmarks/problems/one_step.py",
     "benchmarks/rivals/dynamics.py",

@@ -87,6 +87,9 @@ def constraints() -> Iterator[Case]:
         ("SchurForm", sp.SchurForm()),
         ("SchurForm, bounded", sp.SchurForm(radius=0.99, departure=6.0)),
         ("LyapunovForm", sp.LyapunovForm(0.99)),
+        ("LyapunovForm, growth", sp.LyapunovForm(0.99, growth=3.0)),
+        ("LyapunovForm, diagonal", sp.LyapunovForm(0.99, metric="diagonal")),
+        ("BoundedGain", sp.BoundedGain(1.0, states=32)),
         ("BlockTriangular", sp.BlockTriangular([(32, sp.ScaledCayley()), (32, radius())])),
         ("SignPattern", sp.SignPattern(torch.ones(64, 64))),
     ):
@@ -151,17 +154,18 @@ def step_of(case: Case, device: torch.device | str) -> Step:
     return step
 
 
-def compare(case: Case, device: torch.device | str) -> float:
+def compare(case: Case, device: torch.device | str, double: bool = True) -> float:
     """Return how far a few steps on the device are from the host's, relative to the largest entry.
 
     Args:
         case: What is trained.
         device: The device.
+        double: Whether the stand-in has double precision.
     """
     here, there = step_of(case, "cpu"), step_of(case, device)
     largest = 0.0
     for _ in range(3):
-        with _counting(device):
+        with _counting(device, double):
             results = there()
         for expected, found in zip(here(), results, strict=True):
             assert found.device.type == torch.device(device).type, f"{case.name}: {found.device}"
@@ -171,24 +175,28 @@ def compare(case: Case, device: torch.device | str) -> float:
     return largest
 
 
-def _counting(device: torch.device | str) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _counting(device: torch.device | str, double: bool = True) -> Iterator[Any]:
     if torch.device(device).type != "standin":
-        return contextlib.nullcontext()
+        yield None
+        return
     from benchmarks import standin  # It registers a device, which a real one does not need.
 
-    return standin.counting()
+    with contextlib.nullcontext() if double else standin.without_double(), standin.counting() as asked:
+        yield asked
 
 
-def count(case: Case) -> dict[str, int]:
+def count(case: Case, double: bool = True) -> dict[str, int]:
     """Return the most launches and waits of a step on the stand-in.
 
     Args:
         case: What is trained.
+        double: Whether the stand-in has double precision.
     """
     step = step_of(case, "standin")
     found = []
     for _ in range(WARM_UP + COUNTED):
-        with _counting("standin") as asked:
+        with _counting("standin", double) as asked:
             step()
         found.append(asked)
     return {

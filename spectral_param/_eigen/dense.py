@@ -454,4 +454,5 @@ def in_double(T: Tensor) -> Array:
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    return T.to("cpu", kind, copy=True, memory_format=torch.contiguous_format).numpy()
+    # First to the host: a device may not have the dtype.
+    return T.cpu().to(kind, copy=True, memory_format=torch.contiguous_format).numpy()

@@ -51,7 +51,8 @@ from spectral_param._eigen.dense import (
     physical_conj,
 )
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
+from spectral_param._precision import to_double
 from spectral_param._scale import power_of_two_scale
 
 

@@ -37,8 +37,8 @@ from spectral_param._eigen import proof, symbol
 from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
 from spectral_param._eigen.singular import Pair, leading_pair, tall
 from spectral_param._eigen.tracking import Cache
-from spectral_param._matrices import to_double
 from spectral_param._paths import Solver
+from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 # Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
@@ -70,7 +70,8 @@ class KernelFollower(Cache):
                 caller does not change them any more.
             axes: Number of spatial dimensions.
         """
-        K = K.detach().resolve_conj()
+        # Values and proofs are in double precision.
+        K = K.detach().resolve_conj().to(double_device(K.device))
         batch, kernels = K.shape[: -axes - 2], K.reshape(-1, *K.shape[-axes - 2 :])
         points, cosine = symbol.grid(tuple(K.shape[-axes:]), not K.is_complex())
         if kernels.shape[1] > kernels.shape[2]:
@@ -95,7 +96,7 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (
         symbol.symbol(to_double(part), points).flatten(-2).norm(dim=-1) for part in S[:, None].split(step)
     ]
     sigma, index = torch.cat(sizes).max(dim=-1)  # (b, P) -> (b)
-    sigma = sigma.cpu() * scale[:, 0, 0].double().cpu()
+    sigma = sigma.cpu() * scale[:, 0, 0].cpu().double()
     one = K.new_ones(1).to(K.dtype.to_complex())
     return [Norm(Pair(size, one), size) for size in sigma], index.tolist()
 
@@ -168,7 +169,7 @@ class _Search:
         self.kernel, self.points, self.norms = K, points, norms
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
         self.exact: _Grams | None = None
-        self.upper = torch.full((len(points),), math.inf, dtype=torch.float64)
+        self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
         self.reserve = torch.full_like(self.upper, _RESERVE)
         self.bound = 0.0  # B
         self.found: Norm | None = None
@@ -216,7 +217,7 @@ class _Search:
         if level > self.bound:
             # The candidate is looked at when all have been asked, since another one may take its place.
             self.bound, self.candidate = level, int(part[best])
-            self._prove(part[torch.arange(len(part)) != best])
+            self._prove(part[torch.arange(len(part), device="cpu") != best])
         else:
             self._decide(part)
 
@@ -229,7 +230,7 @@ class _Search:
             return
         if levels is None:
             part = self._open(part)
-            levels = torch.full((len(part),), self.bound, dtype=torch.float64)
+            levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
         # Each number is a sum of so many products. Rounding errors add up as a random walk does, so that this
         # leaves a reserve.
@@ -244,7 +245,7 @@ class _Search:
         if self.exact is None:
             self.exact = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
-        square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64)
+        square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64, device="cpu")
         proven = proof.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
         self.upper[part[proven]] = self.bound
         part = part[~proven]
@@ -310,7 +311,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     Of r and -r there is one, and C_0 is halved.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
-    first, second = torch.triu_indices(len(taps), len(taps)).unbind()  # Pairs q ≤ q'.
+    first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
     C = K.new_zeros(len(r), n, n)
@@ -324,7 +325,8 @@ def _ritz_value(G: Tensor, steps: int) -> Tensor:  # (m, n, n) -> (m), on the ho
     """Return about λ_max(G) from below, by steps of Lanczos' method without orthogonalisation."""
     n = G.shape[-1]
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 1, generator=generator).to(G.device, G.dtype).expand(len(G), n, 1)
+    x = torch.randn(n, 1, dtype=torch.float32, device="cpu", generator=generator)
+    x = x.to(G.device, G.dtype).expand(len(G), n, 1)
     x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
     before, beta = torch.zeros_like(x), x.new_zeros(len(G), 1, 1).real
     alphas, betas = [], []

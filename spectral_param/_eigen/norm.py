@@ -38,7 +38,8 @@ from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._eigen.singular import Pair, leading_pair
 from spectral_param._eigen.tracking import Cache
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import Array
+from spectral_param._precision import double_device, to_double
 
 # Columns of the block, and how many of them come from the random directions after a proof has failed.
 COLUMNS, FRESH = 16, 3
@@ -459,10 +460,13 @@ class NormFollower(Cache):
         if T.shape[-1] < self.least_size:
             pair = leading_pair(T)
             return Norm(pair, pair.value)
+        # Values and proofs are in double precision.
+        T, device = T.to(double_device(T.device)), T.device
         matrices = T.reshape(-1, *T.shape[-2:])
         states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
         norms, self._states = zip(*map(follow, matrices, states), strict=True)
-        return norms[0] if T.ndim == 2 else stacked(norms, T.shape[:-2])
+        found = norms[0] if T.ndim == 2 else stacked(norms, T.shape[:-2])
+        return found._replace(pair=found.pair._replace(vector=found.pair.vector.to(device)))
 
 
 def stacked(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen.dense import Eigentriple, condition_reciprocal, degenerate_threshold
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param._scale import balanced
 
 

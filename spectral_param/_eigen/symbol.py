@@ -73,8 +73,7 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
     used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
-    ways = [2 * math.pi / n * torch.arange(k, dtype=torch.float64) for n, k in zip(counts, used, strict=True)]
-    return product(ways), cosine
+    return product([2 * math.pi / n * _range(k) for n, k in zip(counts, used, strict=True)]), cosine
 
 
 def product(ways: list[Tensor]) -> Tensor:
@@ -84,7 +83,11 @@ def product(ways: list[Tensor]) -> Tensor:
 
 def taps(K: Tensor, axes: int) -> Tensor:
     """Return the positions q of the taps, float64 ``(Q, axes)``."""
-    return product([torch.arange(q, dtype=torch.float64) for q in K.shape[-axes:]])
+    return product([_range(q) for q in K.shape[-axes:]])
+
+
+def _range(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.float64, device="cpu")
 
 
 def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., P, axes) -> (..., P, o, i)
@@ -119,7 +122,7 @@ class Leader(NamedTuple):
 
 def norm_at(K: Tensor, found: Leader) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
-    pair = Pair(found.pair.value, found.pair.vector.to(K.dtype.to_complex()))
+    pair = Pair(found.pair.value, found.pair.vector.to(K.device, K.dtype.to_complex()))
     return known_norm(tall(symbol(K, found.frequency)[..., 0, :, :]), pair)
 
 

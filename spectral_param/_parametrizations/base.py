@@ -18,6 +18,7 @@ from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.degenerate import warn_degenerate
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
 from spectral_param._parametrizations.memory import Memory, frozen
+from spectral_param._parametrizations.swapped import check_not_swapped
 from spectral_param.errors import InManifoldError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_choices, check_finite, check_matrix
 
@@ -96,8 +97,9 @@ class Parametrization(nn.Module):
         # the real originals of a complex weight.
         self._shape: torch.Size | None = None
         self._layout = PLAIN
-        self.register_buffer("_like", torch.empty(0), persistent=False)
-        self.register_buffer("_like_real", torch.empty(0), persistent=False)
+        for name in ("_like", "_like_real"):
+            empty = torch.empty(0, dtype=torch.float32, device="cpu")
+            self.register_buffer(name, empty, persistent=False)
         self._from_paper = False
         self._is_after = False
         self._warned = False  # Of a matrix without a derivative.
@@ -251,6 +253,7 @@ class Parametrization(nn.Module):
         """
         name = type(self).__name__
         check_matrix(W, name)
+        check_not_swapped(name)
         if isinstance(W, nn.Parameter):  # Registration. What is assigned to a weight is no Parameter.
             self._check_unused()
             self._shape = None
@@ -459,7 +462,7 @@ class Parametrization(nn.Module):
                 raise
             known = None if is_first or self._is_after else self._last_originals(W, eps)
             if known is None:
-                raise InManifoldError(f"{error}{'' if is_first else _FUNCTIONAL_CALL}") from None
+                raise
             return known if len(known) > 1 else known[0]
         for part in parts:
             vars(part)["_warned"] = False
@@ -535,7 +538,8 @@ class Parametrization(nn.Module):
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
         with unset_fake_temporarily(), torch.device("cpu"):
-            originals = self._started(self._split(torch.zeros(W.shape, dtype=W.dtype)))
+            zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
+            originals = self._started(self._split(zeros))
 
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)

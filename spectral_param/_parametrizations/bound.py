@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from spectral_param._context import has_no_values, is_on_host
 from spectral_param._parametrizations.base import Parametrization, readable
+from spectral_param._precision import double_device
 from spectral_param.functional._checks import as_numbers
 
 Bound = float | Tensor | Literal["present"]
@@ -93,7 +94,8 @@ class Bounded(Parametrization):
                 f"{name}.detach()."
             )
         expected = "a number, a tensor or 'present'"
-        values = as_numbers(value, name, expected, dtype=torch.float64, device="cpu").clone()
+        given = value.cpu() if isinstance(value, Tensor) else value
+        values = as_numbers(given, name, expected, dtype=torch.float64).clone()
         if not kind.allows(values):
             raise ValueError(f"{name}: expected finite {kind.positive}numbers, got {value!r}. {kind.remedy}")
         return values
@@ -105,8 +107,7 @@ class Bounded(Parametrization):
             return self._like.new_empty(values.shape, dtype=values.dtype)
         if device.type == "meta":
             return values
-        # Apple's MPS has no double precision.
-        return (values.float() if device.type == "mps" else values).to(device)
+        return (values if double_device(device) == device else values.float()).to(device)
 
     def _take_present(self, size: Tensor) -> None:
         """Make what the present matrices have (radii, abscissas, norms) the bound."""
@@ -161,6 +162,8 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
+        if is_on_host(like):  # First to the host: a device may not have the dtype.
+            value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
     def _number(self) -> float | None:
@@ -216,4 +219,4 @@ class Bounded(Parametrization):
     def _batch(self) -> torch.Size:
         """Return the shape of the batch of matrices of the registered weight."""
         assert self._shape is not None
-        return self._split(torch.empty(self._shape, device="meta")).shape[:-2]
+        return self._split(torch.empty(self._shape, dtype=torch.float32, device="meta")).shape[:-2]

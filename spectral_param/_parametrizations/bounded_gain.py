@@ -11,10 +11,11 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.searched import Searched
+from spectral_param._precision import to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
     block_scales,
@@ -163,14 +164,15 @@ class BoundedGain(Searched):
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
         batch = like.shape[:-2]
         low, high = (modulus**2 for modulus in self.moduli)
-        A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64))
+        A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64, device="cpu"))
         # The same modulus for both rows of a rotation.
-        moduli = (low + (high - low) * torch.rand(*batch, (n + 1) // 2, dtype=torch.float64)).sqrt()
+        uniform = torch.rand(*batch, (n + 1) // 2, dtype=torch.float64, device="cpu")
+        moduli = (low + (high - low) * uniform).sqrt()
         moduli = moduli.repeat_interleave(2, dim=-1)[..., :n]
         A, rest = A * moduli[..., None], (1 - moduli.square()).sqrt()
         # [[A, R], [R, -Aᵀ]] is orthogonal for R = diag(rest), which commutes with A.
-        left = _contraction(torch.randn(*batch, n, m, dtype=torch.float64))
-        right = _contraction(torch.randn(*batch, p, n, dtype=torch.float64))
+        left = _contraction(torch.randn(*batch, n, m, dtype=torch.float64, device="cpu"))
+        right = _contraction(torch.randn(*batch, p, n, dtype=torch.float64, device="cpu"))
         above = torch.cat([A, rest[..., None] * left], dim=-1)
         below = torch.cat([right * rest[..., None, :], -right @ A.mT @ left], dim=-1)
         V = torch.cat([above, below], dim=-2).reshape(-1, n + p, n + m)

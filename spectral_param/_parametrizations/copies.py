@@ -44,7 +44,7 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
     module.__class__ = kind
     nn.Module.__init__(module)
     for name in names:
-        module.register_parameter(name, nn.Parameter(torch.empty(0)))
+        module.register_parameter(name, nn.Parameter(torch.empty(0, dtype=torch.float32, device="cpu")))
         parametrize.register_parametrization(module, name, nn.Identity())
     vars(module).clear()
 

@@ -35,15 +35,16 @@ def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  # (n,) -> (3, n)
     """Return the digits of the indices in base 256, the lowest first."""
-    powers = torch.tensor([1, _BASE, _BASE**2], device=permutation.device)
+    powers = torch.tensor([1, _BASE, _BASE**2], dtype=torch.int64, device=permutation.device)
     return (permutation // powers[:, None] % _BASE).to(dtype)
 
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
     """Return the ranks of the numbers with these digits: those of a permutation are the permutation."""
-    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float64, device="cpu")
+    # Sums of digits of indices are below 2^24, which single precision holds exactly.
+    powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float32, device="cpu")
     powers = powers.to(digits.device, non_blocking=True)
-    order = torch.argsort((digits.real.double().round() * powers[:, None]).sum(dim=0), stable=True)
+    order = torch.argsort((digits.real.float().round() * powers[:, None]).sum(dim=0), stable=True)
     return torch.argsort(order)
 
 
@@ -53,7 +54,7 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
         return orthogonal_unseen(B)
     B = B.clone()  # First, so that a write from elsewhere does not change what has been judged.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
-    x = torch.randn(n, 4, dtype=B.dtype, generator=torch.Generator().manual_seed(n))
+    x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())
     # Rounding leaves 3 sqrt(n) eps, see functional.cayley; ten times that is what averaging may add unseen.
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):

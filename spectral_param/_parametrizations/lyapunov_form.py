@@ -13,10 +13,11 @@ from spectral_param import init
 from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
+from spectral_param._precision import to_double, to_like
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import check_real, check_time, is_finite
@@ -157,7 +158,7 @@ class LyapunovForm(Searched, Bounded):
             return lyapunov.stable(X, factor)
         # In double precision: it costs little beside what the bounds are for.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
-        return self._placed(V.to(X.dtype))
+        return self._placed(to_like(V, X))
 
     def evaluate(self, X: Tensor) -> Map:  # type: ignore[override]
         """Return W, for a radius without growth and for the diagonal metric by a pull-back of their own."""
@@ -371,7 +372,7 @@ class LyapunovForm(Searched, Bounded):
         exact = to_double(X)
         shift = self._bound_for(X, exact).abs()[..., None, None]
         V = diagonal.dissipative(exact, self._condition(), self._eps_of(X), shift)
-        return self._placed(V).to(X.dtype)
+        return to_like(self._placed(V), X)
 
     def _search_diagonal(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals of matrices, and by how much they exceed the bound in diagonal coordinates."""

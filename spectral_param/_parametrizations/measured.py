@@ -40,7 +40,9 @@ class Measured(Bounded):
         elif exact:
             distance = excess.abs()
         resolution = self.ROUNDINGS * eps * bound.abs() + rounding
-        return distance.to(W.device), resolution.to(W.device)
+        # The host converts: a device may have no double precision.
+        kind = W.real.dtype
+        return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
 
     def _is_exact(self) -> bool | Tensor:
         """Return whether the size has to be the bound, for all matrices or for each."""

@@ -25,6 +25,7 @@ from spectral_param._parametrizations.foreign import adapted, applied, count_fre
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.skew_exponential import SkewExponential
+from spectral_param._precision import to_like
 from spectral_param.functional._checks import (
     check_real,
     check_time,
@@ -369,14 +370,14 @@ class SchurForm(Searched):
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
         worst = 1 / degenerate_threshold(W.dtype)
         tolerance: Tensor = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
-        return tolerance[..., None].to(distance.device, distance.dtype)
+        return to_like(tolerance[..., None], distance)
 
     def _invert_P(  # noqa: N802
         self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
         """Return the originals of P, with determinant 1 if the parametrization of P allows it, else -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
-        everywhere = torch.ones(P.shape[:-2], dtype=torch.bool)
+        everywhere = torch.ones(P.shape[:-2], dtype=torch.bool, device=P.device)
         failure = ValueError(
             "P: expected a parametrization that reaches every orthogonal matrix, up to the sign of one "
             f"column, but {type(self.P).__name__} returned another matrix. Take SkewExponential()."

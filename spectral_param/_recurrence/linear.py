@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param._context import precise
+from spectral_param._precision import double_device
 from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
@@ -37,6 +38,8 @@ def exponent(cell: Cell, rows: Rows) -> int | None:
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
     if rows.sizes[-1] != batch:
+        return None
+    if double_device(rows.x.device) != rows.x.device:
         return None
     # The linear path copies the inputs and all states. With checkpoints, memory is more important than time.
     if rows.checkpoint_every is not None and (rows.return_output or 4 * m > n):
@@ -84,7 +87,7 @@ class _Response:
 def _response(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor | None, top: int) -> _Response:
     W = weight_hh.to(torch.promote_types(weight_hh.dtype, torch.float64))
     n = len(W)
-    rows = torch.eye(n).to(W) if weight_ih is None else weight_ih.mT.to(W)
+    rows = torch.eye(n, dtype=W.dtype, device=W.device) if weight_ih is None else weight_ih.mT.to(W)
     rows = torch.cat([rows, W.new_zeros(1, n) if bias is None else bias.to(W)[None]])
     powers = [W]
     for _ in range(top):

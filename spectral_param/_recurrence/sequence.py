@@ -118,11 +118,12 @@ def reversal(sizes: list[int], device: torch.device) -> Tensor:
     if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
         steps = len(sizes)
         return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
-    starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    lengths = (torch.tensor(sizes)[:, None] > torch.arange(sizes[0])).sum(dim=0)
+    counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
+    starts = counts.cumsum(0) - counts
+    lengths = (counts[:, None] > torch.arange(sizes[0], device="cpu")).sum(dim=0)
     # output_size tells torch.compile the size.
     rows = sum(sizes)
-    step = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes), output_size=rows)
-    sequence = torch.arange(len(step)) - starts[step]
+    step = torch.arange(len(sizes), device="cpu").repeat_interleave(counts, output_size=rows)
+    sequence = torch.arange(len(step), device="cpu") - starts[step]
     mirrored = lengths[sequence] - 1 - step
     return (starts[mirrored] + sequence).to(device)

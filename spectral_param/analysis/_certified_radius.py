@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param.analysis import _chain
 from spectral_param.analysis._lipschitz import Method, rule
 from spectral_param.analysis._network import (
@@ -92,7 +92,7 @@ def certified_radius(
             f"logits: expected shape (..., classes) with at least 2 classes, got {tuple(logits.shape)}. For "
             "one logit z of two classes pass torch.stack([z, -z], dim=-1) and 2 ** 0.5 times the constant."
         )
-    values = logits.detach().double()
+    values = to_double(logits.detach())
     # Rounded down: half precision would be wrong by a per cent.
     dtype = torch.promote_types(logits.dtype, torch.float32)
     if isinstance(lipschitz, nn.Module):

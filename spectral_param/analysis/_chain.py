@@ -142,7 +142,7 @@ def scaled(chain: Chain) -> Scaled | None:
         goal = 2 / (steepest * (high - low))
         unit = round(math.log2(goal / g) / 2) if g > 0 else 0
         W, error, g = (
-            torch.ldexp(W, torch.tensor(unit, device="cpu")),
+            torch.ldexp(W, torch.tensor(unit, dtype=torch.int64, device="cpu")),
             math.ldexp(error, unit),
             math.ldexp(g, 2 * unit),
         )
@@ -255,7 +255,8 @@ def widened(low: float, high: float) -> Slopes:
 def _unit(W: Tensor, error: float) -> tuple[Tensor, float, int]:
     """Return W = 2^e W', W' and e."""
     exponent = int(torch.frexp(W.abs().max()).exponent)
-    return torch.ldexp(W, torch.tensor(-exponent, device="cpu")), math.ldexp(error, -exponent), exponent
+    inverse = torch.tensor(-exponent, dtype=torch.int64, device="cpu")
+    return torch.ldexp(W, inverse), math.ldexp(error, -exponent), exponent
 
 
 def _narrow(W: Tensor, error: float) -> tuple[Tensor, float]:

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from spectral_param._precision import double_device
 from spectral_param.analysis._matrices import as_double, norm_2
 from spectral_param.analysis._stepper import State, Stepper, evaluating
 from spectral_param.functional._checks import check_matrix, check_square, whole_number, with_arrays
@@ -68,7 +69,7 @@ def gradient_norms(
         stepper = Stepper(rnn, x, hx, block_sizes, "gradient_norms")
         time, batch = stepper.x.shape[:2]
         rows = stepper.block_rows()
-        identity = torch.eye(stepper.start.shape[1], dtype=torch.float64, device=x.device)
+        identity = torch.eye(stepper.start.shape[1], dtype=torch.float64, device=double_device(x.device))
         columns = rows[-1].stop - rows[0].start if wrt == "state" else stepper.x.shape[2]
         products = identity.new_zeros(batch, time, len(identity), columns)
         norms = identity.new_zeros(len(rows), batch, time, time)

@@ -32,7 +32,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from spectral_param._constrain import repeats_results, strides_of
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param.analysis._h_infinity import h_infinity
 from spectral_param.analysis._repeats import Shape, is_known, padded, padding_constant, upsampled
 from spectral_param.analysis._slopes import ACTIVATIONS, UnknownConstantError, check_weight, slopes
@@ -101,9 +101,9 @@ def padding_of(module: Any) -> tuple[int, ...]:
 def _batch_norm(module: Any) -> float:
     if module.running_var is None:
         raise UnknownConstantError("track_running_stats=True, without which the batch decides")
-    scale = 1 / (module.running_var.double() + module.eps).sqrt()
+    scale = 1 / (to_double(module.running_var) + module.eps).sqrt()
     if module.weight is not None:
-        scale = scale * module.weight.detach().double().abs()
+        scale = scale * to_double(module.weight.detach()).abs()
     if not bool(scale.isfinite().all()):
         raise UnknownConstantError("finite statistics and weights")
     return float(scale.max())

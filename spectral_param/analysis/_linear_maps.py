@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param.analysis._layer_constants import padding_of
 from spectral_param.analysis._network import Layer
 from spectral_param.analysis._repeats import Shape, is_known
@@ -63,8 +63,8 @@ def matrix(layer: Layer) -> tuple[Tensor, float, Shape] | None:
     if max(math.prod(before), math.prod(after)) > MOST_ENTRIES:
         return None
     if kind in _BATCH_NORMS:
-        scale = 1 / (module.running_var.double() + module.eps).sqrt()
-        scale = scale if module.weight is None else scale * module.weight.detach().double()
+        scale = 1 / (to_double(module.running_var) + module.eps).sqrt()
+        scale = scale if module.weight is None else scale * to_double(module.weight.detach())
         scale = scale.cpu().repeat_interleave(math.prod(before[1:]))
         return torch.diag_embed(scale), 4 * _EPS * float(scale.norm()), before
     images = torch.eye(math.prod(before), dtype=torch.float64, device="cpu").reshape(-1, *before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param.functional._checks import check_matrix, square_blocks
 
 

@@ -80,9 +80,11 @@ class Recorder:
     @property
     def steps(self) -> Tensor:
         """The steps recorded so far, shape ``(records,)``."""
-        return torch.tensor(self._steps, dtype=torch.int64)
+        return torch.tensor(self._steps, dtype=torch.int64, device="cpu")
 
     @property
     def values(self) -> Tensor:
         """The measured values, shape ``(records, ...)``."""
-        return torch.stack(self._found) if self._found else torch.empty(0, dtype=torch.float64)
+        if not self._found:
+            return torch.empty(0, dtype=torch.float64, device="cpu")
+        return torch.stack(self._found)

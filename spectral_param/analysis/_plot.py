@@ -34,8 +34,8 @@ def plot_eigenvalues(values: Tensor, ax: Axes | None = None, **kwargs: Any) -> A
     """
     _check_result(values, "values", values.is_complex(), "eigenvalues(W)")
     ax = _axes(ax)
-    circle = torch.polar(torch.ones(361), torch.linspace(0, 2 * torch.pi, 361))
-    ax.plot(_array(circle.real), _array(circle.imag), color=_GREY, linewidth=1, zorder=1)
+    angle = torch.linspace(0, 2 * torch.pi, 361, dtype=torch.float64, device="cpu")
+    ax.plot(_array(angle.cos()), _array(angle.sin()), color=_GREY, linewidth=1, zorder=1)
     points = values.flatten()
     ax.scatter(_array(points.real), _array(points.imag), **{"s": 14, "zorder": 2, **kwargs})
     ax.set(aspect="equal", xlabel=r"$\mathrm{Re}\,\lambda$", ylabel=r"$\mathrm{Im}\,\lambda$")
@@ -57,7 +57,7 @@ def plot_singular_values(values: Tensor, ax: Axes | None = None, **kwargs: Any) 
     sorted_ = _are_norms(values) and not bool((values.diff() > 0).any())
     _check_result(values, "values", sorted_, "singular_values(W)")
     ax = _axes(ax)
-    _curves(ax, torch.arange(1, values.shape[-1] + 1), values, **kwargs)
+    _curves(ax, torch.arange(1, values.shape[-1] + 1, device="cpu"), values, **kwargs)
     ax.set(xlabel="index", ylabel="singular value")
     return ax
 
@@ -152,7 +152,7 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     _check_result(norms, "norms", _are_norms(norms), "loss_gradient_norms(rnn, x, loss)")
     ax = _axes(ax)
     mean = norms.reshape(-1, norms.shape[-1]).mean(dim=0)
-    _curves(ax, torch.arange(len(mean)), mean, **kwargs)
+    _curves(ax, torch.arange(len(mean), device="cpu"), mean, **kwargs)
     ax.set(yscale="log", xlabel="t", ylabel=r"$\|\partial L/\partial h_t\|_2$")
     return ax
 
@@ -172,7 +172,7 @@ def plot_fisher_memory(memory: Tensor, ax: Axes | None = None, **kwargs: Any) ->
     """
     _check_result(memory, "memory", _are_norms(memory), "fisher_memory(W, v, steps)")
     ax = _axes(ax)
-    _curves(ax, torch.arange(memory.shape[-1]), memory.where(memory > 0, torch.nan), **kwargs)
+    _curves(ax, torch.arange(memory.shape[-1], device="cpu"), memory.where(memory > 0, torch.nan), **kwargs)
     ax.set(yscale="log", xlabel="k", ylabel="Fisher memory J(k)")
     return ax
 
@@ -210,7 +210,7 @@ def plot_subdiagonals(magnitudes: Tensor, ax: Axes | None = None, **kwargs: Any)
     """
     _check_result(magnitudes, "magnitudes", _are_norms(magnitudes), "subdiagonal_magnitudes(Theta)")
     ax = _axes(ax)
-    _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1), magnitudes, **kwargs)
+    _curves(ax, torch.arange(1, magnitudes.shape[-1] + 1, device="cpu"), magnitudes, **kwargs)
     ax.set(xlabel="sub-diagonal k", ylabel="mean magnitude")
     return ax
 
@@ -253,7 +253,7 @@ def plot_transient_growth(
     """
     _check_result(growth, "growth", isinstance(growth, TransientGrowth), "transient_growth(W, steps)")
     ax = _axes(ax)
-    lines = _curves(ax, torch.arange(growth.norms.shape[-1]), growth.norms, **kwargs)
+    lines = _curves(ax, torch.arange(growth.norms.shape[-1], device="cpu"), growth.norms, **kwargs)
     if kreiss is not None:
         for colour, bound in zip(lines, kreiss.flatten().tolist(), strict=True):
             ax.axhline(bound, color=colour, linestyle="--", linewidth=1)

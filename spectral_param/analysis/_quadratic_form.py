@@ -33,10 +33,9 @@ def lyapunov_certificate(W: Tensor, radius: float) -> LyapunovCertificate:
     """Return the forms of :func:`spectral_param.analysis.lyapunov_certificate`, whose name messages have."""
     V = square_matrices(W, "lyapunov_certificate") / radius
     found = [_proven(matrix) for matrix in V.reshape(-1, *V.shape[-2:]).cpu()]
-    form = torch.stack([M for M, _ in found]).reshape(V.shape).to(V.device)
-    return LyapunovCertificate(
-        form, torch.tensor([g for _, g in found], dtype=torch.float64).reshape(V.shape[:-2])
-    )
+    form = torch.stack([M for M, _ in found]).reshape(V.shape)
+    growth = torch.tensor([g for _, g in found], dtype=torch.float64, device="cpu").reshape(V.shape[:-2])
+    return LyapunovCertificate(form.to(V.device), growth.to(V.device))
 
 
 def _proven(V: Tensor) -> tuple[Tensor, float]:  # (n, n) -> (n, n), growth

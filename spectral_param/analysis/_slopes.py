@@ -15,6 +15,8 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param._precision import to_double
+
 GELU, GELU_TANH = 1.1289041451851549, 1.1289930686587719
 SILU, MISH = 1.0998393201288670, 1.0884981612517280
 LEAST_MISH = -0.11252612238946258
@@ -71,7 +73,7 @@ def _leaky(module: Any) -> Slopes:
 
 def _prelu(module: Any) -> Slopes:
     check_weight(module.weight)
-    W = module.weight.detach().double()
+    W = to_double(module.weight.detach())
     return min(1.0, float(W.min())), max(1.0, float(W.max()))
 
 

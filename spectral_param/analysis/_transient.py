@@ -124,7 +124,7 @@ def kreiss_constant(W: Tensor) -> Tensor:
     # Half precisions count as float32, because rounding to half precision can make a stable matrix unstable.
     rounding = 10 * n * min(torch.finfo(W.dtype).eps, torch.finfo(torch.float32).eps)
     flat = [_kreiss(M, rounding) for M in blocks.reshape(-1, n, n)]
-    return torch.tensor(flat, dtype=torch.float64, device=W.device).reshape(blocks.shape[:-2])
+    return torch.tensor(flat, dtype=torch.float64, device=blocks.device).reshape(blocks.shape[:-2])
 
 
 def _kreiss(W: Tensor, rounding: float) -> float:  # W: (n, n)

@@ -9,29 +9,30 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import (
-    Coordinates,
+from spectral_param.dynamics._arrays import as_matrix, names_of
+from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
+from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
+from spectral_param.dynamics._measured import Coordinates, Units, blocks_of
+from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
+from spectral_param.dynamics._recordings import (
     Missing,
     Part,
     Recording,
-    Units,
-    as_matrix,
-    names_of,
     pairs_of,
     recordings_of,
-    remarks_on_columns,
-    remarks_on_pairs,
-    require_variation,
     side_by_side,
 )
-from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
-from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._intervals import Block, blocks_of, forecast_errors, no_better, period_of
-from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable, remarks_on_inputs
+from spectral_param.dynamics._remarks import (
+    no_better,
+    remarks_on_columns,
+    remarks_on_inputs,
+    remarks_on_pairs,
+    require_variation,
+)
 from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
-from spectral_param.dynamics._selection.held import Fold, default_lead, folds_of
-from spectral_param.dynamics._states.fit import result
-from spectral_param.dynamics._states.held import fit_states
+from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
+from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import Options
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number

@@ -22,8 +22,6 @@ import numpy as np
 import scipy.special
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Coordinates, Part
-from spectral_param.dynamics._selection.held import Fold
 from spectral_param.functional._checks import is_finite
 
 _SEASONS = 3  # periods that a recording has to have
@@ -86,39 +84,6 @@ class Block(NamedTuple):
     unit: Array  # of the errors of each column, divided by the root of the block's weight
 
 
-def blocks_of(
-    folds: list[Fold],
-    models: list[tuple[Array, Array, Array]],
-    unit: Array,
-    parts: list[Part],
-    coordinates: Coordinates,
-    rows: list[Array],
-    lead: int,
-) -> tuple[list[Block], Array]:
-    """Return forecasts of models A, B, c of measured states where they were not fitted, and all residuals.
-
-    ``unit`` is that of the errors of each column, and ``rows`` has the row that each state stands for. The
-    residuals are one array, for little memory.
-    """
-    origins = sum(end - begin - 1 for fold in folds for _, begin, end in fold.where)
-    residuals, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
-    found = []
-    for fold, (A, B, c) in zip(folds, models, strict=True):
-        kept = [np.ones(len(Y), dtype=bool) for Y in rows]
-        for i, begin, end in fold.where:
-            kept[i][begin:end] = False
-        mean = np.vstack([Y[of] for Y, of in zip(rows, kept, strict=True)]).mean(axis=0)
-        for i, begin, end in fold.where:
-            X, U = (M[begin : end - 1] for M in parts[i])
-            r, driven = residuals[known : known + len(X)], U @ B.T + c
-            for k in range(min(lead, len(r))):
-                X = X[: len(r) - k] @ A.T + driven[k:]
-                r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
-            found.append(Block(rows[i], begin, r, mean, unit / fold.weight**0.5))
-            known += len(r)
-    return found, residuals
-
-
 def forecast_errors(blocks: list[Block], period: int | None) -> dict[str, Array]:
     """Return e_k of the model and of what needs no model, NaN for leads longer than what was held out.
 
@@ -167,16 +132,3 @@ def period_of(recordings: list[Array]) -> int | None:
     least = unlike[lowest].min()
     # The first that is as good: not a multiple of the period.
     return int(lowest[unlike[lowest] <= least + 0.1 * (unlike[:most].max() - least)][0])
-
-
-def no_better(errors: dict[str, Array]) -> list[str]:
-    """Return what to say where a forecast without a model has a smaller mean error."""
-    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
-    said = {"mean": "the mean", "one period ago": "what was one period ago"}
-    return [
-        f"forecasting {said.get(name, name)} is better on the rows held out: an error of {mean:.3g}, the "
-        f"model's is {means['model']:.3g}. The errors are those of models that were fitted without these "
-        "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
-        for name, mean in means.items()
-        if mean < means.get("model", 0.0)
-    ]

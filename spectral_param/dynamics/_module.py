@@ -55,4 +55,4 @@ class StableLinear(nn.Module):
 
 
 def _parameter(M: Array) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(M, dtype=torch.float64))
+    return nn.Parameter(torch.tensor(M, dtype=torch.float64, device="cpu"))

@@ -1,4 +1,8 @@
-"""Every number of the choice, in one table: margins, ladders, sizes."""
+"""Every number of the choice, in one table: margins, ladders, sizes.
+
+``python -m benchmarks choice`` measures what the choice loses without a number of the rule:
+``benchmarks.measures.choice.without``, on the page of forecasts compared.
+"""
 
 from __future__ import annotations
 

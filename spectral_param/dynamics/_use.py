@@ -9,31 +9,19 @@ import scipy.linalg
 from torch import nn
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import (
-    Coordinates,
-    Missing,
-    as_array,
-    names_of,
-    recordings_of,
-    require_finite,
-    side_by_side,
-)
+from spectral_param.dynamics._arrays import as_array, names_of, require_finite
 from spectral_param.dynamics._forecast.descent import ForecastFit
 from spectral_param.dynamics._forecast.windows import Windows, forecast
 from spectral_param.dynamics._intervals import Forecast, Interval, check_interval, conformal, gaussian
+from spectral_param.dynamics._measured import Coordinates
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
+from spectral_param.dynamics._recordings import Missing, recordings_of, side_by_side
+from spectral_param.dynamics._rollout import driven_states, variances
 from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
-from spectral_param.dynamics._states.model import (
-    Innovations,
-    driven_states,
-    filtered,
-    predicted,
-    rolled_out,
-    variances,
-)
+from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out
 from spectral_param.functional._checks import whole_number
 
 

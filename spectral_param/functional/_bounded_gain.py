@@ -48,8 +48,10 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
+from spectral_param._at_host import where_double
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like, to_double
+from spectral_param._matrices import identity_like
+from spectral_param._precision import to_double, to_like
 from spectral_param._scale import balanced
 from spectral_param.functional._diagonal_scaling import least_norm
 from spectral_param.functional._h_infinity import h_infinity
@@ -64,6 +66,7 @@ _FRACTIONS = np.array([0.1, 1e-2, 1e-4])
 _CONDITION = 1e12
 
 
+@where_double
 def evaluate(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Map:
     """Return :func:`bounded` of ordinary tensors."""
     k, t = to_double(K), to_double(T).triu()
@@ -91,7 +94,7 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
     k, t = to_double(K), to_double(T).triu()
     V = _value(k, t)[0]
     factors = block_scales(V.detach(), t.shape[-1], radius, 1.0, gain)
-    return (V * factors / (1 + _delta(V.detach(), t.detach(), eps))).to(K.dtype)
+    return to_like(V * factors / (1 + _delta(V.detach(), t.detach(), eps)), K)
 
 
 def _value(K: Tensor, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:

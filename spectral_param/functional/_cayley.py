@@ -50,6 +50,7 @@ from scipy.linalg import get_lapack_funcs, schur
 from torch import Tensor
 
 from spectral_param import _paths
+from spectral_param._at_host import where_double
 from spectral_param._context import (
     full_precision,
     is_on_host,
@@ -57,7 +58,8 @@ from spectral_param._context import (
     solve,
 )
 from spectral_param._map import Map, apply
-from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._matrices import Array, identity_like
+from spectral_param._precision import to_double, to_like
 from spectral_param.functional._checks import check_square, with_arrays
 
 _FACTOR, _INVERT = (
@@ -106,7 +108,7 @@ def reference(T: Tensor, d: Tensor) -> Tensor:
     Q = Z - identity_like(exact)
     if m > n:
         Q = torch.cat([Q, -(exact[..., n:, :] @ Z)], dim=-2)
-    return (Q * d.to(exact.dtype)[..., None, :]).to(T.dtype)
+    return to_like(Q * to_like(d, exact)[..., None, :], T)
 
 
 def inverse(T: Tensor) -> Inverse | ShortInverse:
@@ -199,7 +201,7 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     """
     n = len(plus)
     Z = _inverse_by_blocks(plus).mul_(2)
-    x = torch.randn(n, 1, dtype=T.dtype, generator=torch.Generator().manual_seed(n))
+    x = torch.randn(n, 1, dtype=T.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     Zx = Z @ x
     inner = Zx - x
     if T.shape[-2] > n:
@@ -355,6 +357,7 @@ def at_signs(T: Tensor, d: Tensor) -> Map:
     )
 
 
+@where_double
 def evaluate(T: Tensor, d: Tensor) -> Map:
     """Return the transform of (T₁ − T₁ᴴ)/2 and B for plain T = [T₁; B] of shape (..., m, n), m ≥ n."""
     known = inverse(T)

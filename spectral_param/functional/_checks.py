@@ -133,14 +133,15 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def as_numbers(value: Any, name: str, expected: str, **options: Any) -> Tensor:
-    """Return a number, numbers in lists or arrays, or a tensor as ``torch.as_tensor`` does.
+def as_numbers(value: Any, name: str, expected: str, dtype: torch.dtype) -> Tensor:
+    """Return a tensor where it is; a number, and numbers in lists or arrays, on the host.
 
     Raises:
         ValueError: If it is something else. ``expected`` says what the caller accepts.
     """
     try:
-        return torch.as_tensor(value, **options).detach()
+        device = value.device if isinstance(value, Tensor) else "cpu"
+        return torch.as_tensor(value, dtype=dtype, device=device).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name}: expected {expected}, got {value!r}.") from None
 

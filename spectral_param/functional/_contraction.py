@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import sparse
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import Array
+from spectral_param._precision import to_double
 from spectral_param.errors import NotProvenError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_real, square_blocks
 from spectral_param.functional._diagonal_scaling import least_norm, scaled

@@ -51,9 +51,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param._at_host import where_double
 from spectral_param._context import is_on_host
 from spectral_param._map import Map
-from spectral_param._matrices import Array, identity_like, to_double
+from spectral_param._matrices import Array, identity_like
+from spectral_param._precision import to_double, to_like
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
 from spectral_param.functional._rooms import Attempt, nearest
@@ -71,6 +73,7 @@ def _half_log(condition: float) -> float:
     return math.log(condition) / 2
 
 
+@where_double
 def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Map:
     """Return :func:`contracting` of an ordinary tensor."""
     exact = to_double(X)
@@ -99,7 +102,7 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
     exact = to_double(X)
     d = log_coordinates(exact[..., -1, :], condition)
     W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _room(X, eps))
-    return W.to(X.dtype)
+    return to_like(W, X)
 
 
 def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tensor:

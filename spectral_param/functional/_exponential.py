@@ -25,6 +25,7 @@ from torch import Tensor
 from spectral_param._context import full_precision, is_on_host, is_plain, is_traced, is_wrapped
 from spectral_param._map import Map, apply, attach
 from spectral_param._matrices import Array, identity_like
+from spectral_param._precision import to_double, to_like
 from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, with_arrays
 
@@ -99,16 +100,16 @@ def _four_powers(A: Tensor) -> list[Tensor]:
     return [A, A2, A2 @ A, A2 @ A2]
 
 
-def _powers_of_two(exponents: Array, like: Tensor) -> Any:
-    """Return the powers, a number or one for each matrix of ``like``."""
+def _powers_of_two(exponents: Array, A: Tensor) -> Any:
+    """Return the powers, a number or one for each matrix of A."""
     if exponents.size == 1:
         return 2.0 ** exponents.item()
-    return torch.from_numpy(2.0**exponents).to(like.dtype).to(like.device, non_blocking=True)
+    return torch.from_numpy(2.0**exponents).to(A.dtype).to(A.device, non_blocking=True)
 
 
-def _choices(s: Array, like: Tensor) -> Tensor | None:
+def _choices(s: Array, A: Tensor) -> Tensor | None:
     """Return s where its matrices are, or None for a single one."""
-    return None if s.size == 1 else torch.from_numpy(s).to(like.device, non_blocking=True)
+    return None if s.size == 1 else torch.from_numpy(s).to(A.dtype).to(A.device, non_blocking=True)
 
 
 def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
@@ -200,9 +201,9 @@ def _evaluated_skew(A: Tensor) -> Map:
     if not bool(large.any()):
         return known
     large = large.to(A.device, non_blocking=True)
-    exact = _by_schur_form(torch.where(large, A, 0).double())
+    exact = _by_schur_form(to_double(torch.where(large, A, 0)))
     # The basis of the form is orthogonal to some roundings only.
-    exact = (1.5 * exact - 0.5 * exact @ (exact.mT @ exact)).to(A.dtype)
+    exact = to_like(1.5 * exact - 0.5 * exact @ (exact.mT @ exact), A)
     lost = large & ~known.value.isfinite()  # Such entries have no derivative.
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
@@ -232,8 +233,8 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     and orthogonal to rounding for every T; so it is taken where T is large.
     """
     m, n = T.shape[-2:]
-    dtype = T.dtype
-    base, T = base.double(), T.double()
+    given = T
+    base, T = to_double(base), to_double(T)
     # One Newton-Schulz step: the base is orthonormal to the precision of T's dtype only.
     base = 1.5 * base - 0.5 * base @ (base.mT @ base)
     C = base.mT @ T
@@ -242,7 +243,7 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
     values = is_plain(T)
     if m < 2 * n or (values and is_on_host(T) and not bool((size <= _LARGE).all())):
-        return _rotated(base, A, B).to(dtype)
+        return to_like(_rotated(base, A, B), given)
     s = torch.where(size > 1, size, 1)
     above = torch.cat([A, B.mT @ B / -s], dim=-1)
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
@@ -251,12 +252,12 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
         # A device waits once, for the norm, which is at least the size of T.
         known, norm = _evaluated(block.detach(), skew=False)
         if not bool((norm <= _LARGE).all()):
-            return _rotated(base, A, B).to(dtype)
+            return to_like(_rotated(base, A, B), given)
         E = attach(known, block)
     else:
         E = exponential(block)
     E = E[..., :n]
-    return (base @ E[..., :n, :] + B @ (E[..., n:, :] / s)).to(dtype)
+    return to_like(base @ E[..., :n, :] + B @ (E[..., n:, :] / s), given)
 
 
 def _rotated(base: Tensor, A: Tensor, B: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
     # From left to right, so the last to act comes first: blocks around the ends of windows, then inside.
-    shift = torch.tensor([[K], [0]], device="cpu").to(device, non_blocking=True)
+    shift = torch.tensor([[K], [0]], dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]

@@ -41,7 +41,7 @@ def norm_bound(A: Any) -> float:  # (m, n)
     room = (n + 3) ** 2 * _EPS
     s = square * (1 + room)
     # As long as the estimate was too small.
-    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64)):
+    while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64, device="cpu")):
         room *= 4
         s = square * (1 + room)
     return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)

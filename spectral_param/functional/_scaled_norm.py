@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import Array
+from spectral_param._precision import double_device, to_double
 from spectral_param.functional._checks import check_real, check_square, is_finite, with_arrays
 from spectral_param.functional._diagonal_scaling import least_norm, scaled
 from spectral_param.functional._proven_norm import norm_bound
@@ -58,7 +59,8 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
     check_condition(condition)
     matrices = to_double(W.detach().cpu()).reshape(-1, *W.shape[-2:]).numpy()
     norms = [_of_one(matrix, condition) for matrix in matrices]
-    return torch.tensor(norms, dtype=torch.float64, device="cpu").reshape(W.shape[:-2]).to(W.device)
+    found = torch.tensor(norms, dtype=torch.float64, device="cpu").reshape(W.shape[:-2])
+    return found.to(double_device(W.device))
 
 
 def check_condition(condition: Any) -> None:

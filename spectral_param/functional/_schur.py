@@ -153,11 +153,11 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
     The blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|. W is real and finite.
     """
     vectors, forms = [], []
-    for matrix in W.detach().double().cpu().reshape(-1, *W.shape[-2:]):
+    for matrix in W.detach().cpu().double().reshape(-1, *W.shape[-2:]):
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
         # The basis in reverse order makes an upper triangular form lower triangular.
         P, S = Q.flip(-1), upper.flip(-1, -2)
-        order = torch.arange(len(S))
+        order = torch.arange(len(S), device="cpu")
         for i in S.diagonal(1).nonzero()[:, 0].tolist():
             if S[i, i + 1].abs() > S[i + 1, i].abs():
                 order[i], order[i + 1] = i + 1, i

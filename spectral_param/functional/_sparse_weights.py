@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import to_double
+from spectral_param._precision import to_double
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix
 

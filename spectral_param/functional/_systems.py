@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from spectral_param._matrices import Array, to_double
+from spectral_param._matrices import Array
+from spectral_param._precision import to_double
 from spectral_param.functional._checks import described
 
 

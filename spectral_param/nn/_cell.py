@@ -121,8 +121,8 @@ def _constrain_weight(
     dtype: torch.dtype | None,
 ) -> None:
     # Random rotations, for blocks whose parametrization defines no start: most sets contain rotations.
-    rotations = [init_.henaff_(torch.empty(size, size, dtype=dtype)) for size, _ in blocks]
-    module.weight_hh = nn.Parameter(torch.block_diag(*rotations).to(device))
+    rotations = [init_.henaff_(torch.empty(size, size, dtype=dtype, device=device)) for size, _ in blocks]
+    module.weight_hh = nn.Parameter(torch.block_diag(*rotations))
     constrain(module, "weight_hh", BlockTriangular(blocks, coupling), init=init)
 
 
@@ -135,7 +135,7 @@ def _by_precision(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     Raises:
         UnsupportedDtypeError: If ``fn`` converts to half precision.
     """
-    dtype = fn(torch.empty(0, dtype=torch.float32)).dtype
+    dtype = fn(torch.empty(0, dtype=torch.float32, device="cpu")).dtype
     if dtype in HALF:
         raise UnsupportedDtypeError(
             f"dtype: expected the precision of torch.float32 or torch.float64 for a complex network, got "

@@ -25,9 +25,12 @@ class ContractingRNN(BlockRNN):
     ``LyapunovForm(radius=rate, growth=growth, metric="diagonal")`` for W. Two states h, h' of a layer that
     read the same inputs approach each other: :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 -
     h_0'‖_2`. With a bounded input the states are bounded, and gradients with respect to states do not
-    explode. ``analysis.lyapunov_certificate(rnn.cells[0].weight_hh, metric="diagonal").scaling`` is the
-    diagonal of Θ. Each layer of a stack contracts at the rate, given what it reads. To feed the output back
-    into the input voids the proof.
+    explode. Each layer of a stack contracts at the rate, given what it reads. To feed the output back into
+    the input voids the proof.
+
+    Θ is trained with W; :meth:`spectral_param.LyapunovForm.certificate` returns :math:`Θ^2` and cond(Θ), as
+    in the example. :func:`spectral_param.analysis.lyapunov_certificate` with ``metric="diagonal"`` finds
+    other coordinates, in which W contracts fastest; their condition can be larger than ``growth``.
 
     Source of the condition: Buehner and Young, "A tighter bound for the echo state property" (2006). See
     :class:`spectral_param.LyapunovForm`.
@@ -55,6 +58,11 @@ class ContractingRNN(BlockRNN):
         >>> rnn = spectral_param.nn.ContractingRNN(3, 32, rate=0.9)
         >>> x, start = torch.randn(100, 8, 3), 10 * torch.randn(1, 8, 32)
         >>> bool(torch.allclose(rnn(x)[1], rnn(x, start)[1], atol=1e-2))
+        True
+        >>> links = rnn.cells[0].parametrizations.weight_hh
+        >>> square, condition = links[0].blocks[0].certificate(links.original0)
+        >>> scaling, W = square.diagonal().sqrt(), rnn.cells[0].weight_hh.double()
+        >>> bool(torch.linalg.matrix_norm(scaling[:, None] * W / scaling, 2) <= 0.9)
         True
     """
 

@@ -96,7 +96,7 @@ class StateSpaceCell(PicklableModule):
         self.nonlinearity, self.gain, self.radius = nonlinearity, gain, radius
         self.moduli = moduli
         if gain is None:
-            A, B, C, D = self._split(self._fresh().to(device, dtype))
+            A, B, C, D = self._split(self._fresh().to(torch.empty(0, device=device, dtype=dtype)))
             self.weight_hh, self.weight_ih = nn.Parameter(A.clone()), nn.Parameter(B.clone())
             self.weight_ho, self.weight_io = nn.Parameter(C.clone()), nn.Parameter(D.clone())
             constrain(self, "weight_hh", LyapunovForm(radius))
@@ -148,7 +148,7 @@ class StateSpaceCell(PicklableModule):
         for name, here, given in zip("ABCD", self.system(), found, strict=True):
             if here.shape != given.shape:
                 raise ValueError(f"{name}: expected shape {tuple(here.shape)}, got {given.shape}.")
-        A, B, C, D = (torch.tensor(part, dtype=torch.float64) for part in found)
+        A, B, C, D = (torch.tensor(part, dtype=torch.float64, device="cpu") for part in found)
         self._take(torch.cat([torch.cat([A, B], dim=1), torch.cat([C, D], dim=1)]))
 
     @torch.no_grad()

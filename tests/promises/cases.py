@@ -244,7 +244,7 @@ def with_gain(shape: Shape, dtype: torch.dtype, gain: float, states: int, radius
 
 def checkered(n: int) -> Tensor:
     """Columns of one sign each, by turns; zeros below the diagonal, one row free."""
-    pattern = torch.ones(n, n)
+    pattern = torch.ones(n, n, dtype=torch.float32, device="cpu")
     pattern[:, 1::2] = -1
     pattern = pattern.triu()
     pattern[0] = torch.nan

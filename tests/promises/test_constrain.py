@@ -188,6 +188,25 @@ def test_param_groups_find_the_reflections_of_singular_values() -> None:
     assert len(rest["params"]) + 2 == len(list(rnn.parameters()))
 
 
+def test_param_groups_without_decay_are_those_of_the_patterns() -> None:
+    model = torch.nn.Sequential(sp.nn.ScoRNN(2, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 1))
+    for decay in (0.1, None):
+        rest, slow, free = sp.param_groups(model, lr=1e-2, weight_decay=decay, without_decay=("*bias", "1.*"))
+        names = {id(p): name for name, p in model.named_parameters()}
+        assert sorted(names[id(p)] for p in free["params"]) == sorted(
+            name for name in names.values() if name.endswith("bias") or name.startswith("1.")
+        )
+        assert (free["lr"], free["weight_decay"], rest.get("weight_decay")) == (1e-2, 0.0, decay)
+        ids = [id(p) for group in (rest, slow, free) for p in group["params"]]
+        assert sorted(ids) == sorted(names)
+    (group,) = sp.param_groups(model[2], lr=1e-2, without_decay="*")
+    assert group["weight_decay"] == 0
+    slow, free = sp.param_groups(model, lr=1e-2, without_decay="*")  # Constrained ones keep their group.
+    assert (len(slow["params"]), len(free["params"])) == (1, len(names) - 1)
+    with refused(r"without_decay.*'\*norm\*'"):
+        sp.param_groups(model, lr=1e-2, without_decay=["*bias", "*norm*"])
+
+
 def test_param_groups_without_constraints() -> None:
     assert len(sp.param_groups(torch.nn.Linear(2, 2), 1e-3, 1e-4)) == 1
 
@@ -685,18 +704,51 @@ def test_originals_are_contiguous(case) -> None:
         assert case.violation(layer.weight.detach()).max() < 1e-4
 
 
-def test_functional_call_names_the_tensors_behind_the_weight() -> None:
+@pytest.mark.parametrize("inside", [True, False])
+def test_functional_call_names_the_tensors_behind_the_weight(inside) -> None:
+    """PyTorch would detach a weight of the set in silence; for both, the message names the originals."""
     layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
+    before = copy.deepcopy(layer.state_dict())
     x, W = torch.randn(2, 3), torch.randn(3, 3)
+    leaf = torch.linalg.qr(W).Q.requires_grad_() if inside else W
+    for weight in (leaf, leaf * 1):
+        for model, prefix in ((layer, ""), (torch.nn.Sequential(layer), "0.")):
+            with refused(r"functional_call.*'parametrizations\.weight\.original'"):
+                torch.func.functional_call(
+                    model, {f"{prefix}bias": 2 * layer.bias, f"{prefix}weight": weight}, x
+                )
+    assert all(torch.equal(layer.state_dict()[key], value) for key, value in before.items())
     with refused(r"functional_call.*'parametrizations\.weight\.original'"):
-        torch.func.functional_call(layer, {"weight": W}, x)
-    with refused(r"transform.*'parametrizations\.weight\.original'"):
         torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())(torch.eye(3))
+    with refused(r"transform.*'parametrizations\.weight\.original'"):
+        torch.func.grad(lambda w: setattr(layer, "weight", w) or layer(x).sum())(torch.eye(3))
     name = "parametrizations.weight.original"
     y = torch.func.functional_call(layer, {name: W}, x)
     expected = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley())
     expected.load_state_dict({**layer.state_dict(), name: W})
     torch.testing.assert_close(y, expected(x))
+
+
+def test_functional_call_names_each_of_several_originals() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.SchurForm())
+    with refused(r"'parametrizations\.weight\.original0', 'parametrizations\.weight\.original1'"):
+        torch.func.functional_call(layer, {"weight": layer.weight}, torch.randn(2, 3))
+
+
+def test_assignment_within_functional_call_stays() -> None:
+    """A module may tie a weight in its forward pass, and a weight of another layer may be assigned."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (sp.constrain(torch.nn.Linear(3, 3), "weight", sp.ScaledCayley()) for _ in "ab")
+
+        def forward(self, x):
+            self.b.weight = self.a.weight
+            return self.b(x)
+
+    model, x = Tied(), torch.randn(2, 3)
+    torch.testing.assert_close(torch.func.functional_call(model, {"b.bias": model.a.bias}, x), model.a(x))
 
 
 def test_a_kept_weight_follows_whatever_it_depends_on() -> None:

@@ -11,6 +11,7 @@ import spectral_param as sp
 from benchmarks.problems import device as benchmark
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests.promises.cases import CASES, FROM_THE_START
+from tests.promises.jobs import JOBS, numbers, on_the_host, parametrized
 
 # An older torch has no hook for Python backends.
 standin = pytest.importorskip("benchmarks.standin", exc_type=ImportError)
@@ -108,6 +109,59 @@ def test_a_device_without_eigenvalues(name) -> None:
             assert sp.functional.spectral_radius(W).shape == W.shape[:-2]
             assert sp.analysis.eigenvalues(W).device == DEVICE
             sp.constrain(nn.ParameterDict({"weight": W}), "weight", sp.SpectralRadiusNorm())
+
+
+@pytest.mark.parametrize("name", parametrized("constraint", "network", "model", "init"))
+def test_a_device_without_double_precision(name) -> None:
+    """What needs it is computed on the host; the numbers are those of a model there, to single precision."""
+    expected = on_the_host(name)
+    torch.manual_seed(0)
+    with standin.without_double(), standin.counting():
+        found = numbers(JOBS[name](lambda thing: thing.to(DEVICE)))
+    assert len(found) == len(expected)
+    for here, there in zip(expected, found, strict=True):
+        if isinstance(here, Tensor) and here.dtype in (torch.bool, torch.int64):
+            assert torch.equal(there, here)
+        elif isinstance(here, Tensor):
+            size = max(0.01, here.abs().nan_to_num().max().item()) if here.numel() else 0.0
+            exact = torch.complex128 if here.is_complex() else torch.float64
+            limit = {"rtol": 0.0, "atol": benchmark.TOLERANCE * size, "equal_nan": True}
+            torch.testing.assert_close(there.to(exact), here.to(exact), **limit)
+        else:
+            assert there == pytest.approx(here, rel=benchmark.TOLERANCE)
+
+
+def test_the_device_without_double_precision_refuses_it() -> None:
+    """Also what leaves it in another dtype, which the device would convert."""
+    x = torch.ones(2).to(DEVICE)
+    with standin.without_double():
+        for dtype in (torch.float64, torch.complex128):
+            for refused in (
+                lambda dtype=dtype: x.to(dtype),
+                lambda dtype=dtype: x.to("cpu", dtype),
+                lambda dtype=dtype: torch.zeros(2, dtype=dtype, device=DEVICE),
+                lambda dtype=dtype: torch.zeros(2, dtype=dtype).to(DEVICE),
+                lambda dtype=dtype: torch.zeros(2, dtype=dtype).copy_(x),
+            ):
+                with pytest.raises(TypeError, match="stand-in device doesn't support"):
+                    refused()
+        assert torch.ones(2, dtype=torch.float64).to(DEVICE, torch.float32).dtype == torch.float32
+    assert x.double().dtype == torch.float64
+
+
+@pytest.mark.parametrize("constraint", [sp.ScaledCayley, lambda: sp.LyapunovForm(metric="diagonal")])
+def test_double_precision_takes_one_transfer_each_way(constraint) -> None:
+    """A read sends the original and gets the weight; a backward pass sends and gets a gradient."""
+    module = sp.constrain(nn.Linear(8, 8, bias=False), "weight", constraint()).to(DEVICE)
+    (original,) = module.parameters()
+    with standin.without_double():
+        with standin.counting() as reading:
+            weight = module.weight
+        with standin.counting() as pulling:
+            weight.backward(torch.ones(8, 8).to(DEVICE, non_blocking=True))
+    assert original.grad.device == DEVICE
+    assert reading.waits <= 3, "original, signs or bound, and the weight"
+    assert pulling.waits <= 2
 
 
 @pytest.mark.parametrize("case", CONSTRAINED, ids=lambda case: case.name)

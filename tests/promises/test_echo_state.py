@@ -53,6 +53,28 @@ def test_the_largest_multiple_whose_rate_is_proven(layout, dtype) -> None:
     assert condition == scaling.max() / scaling.min()
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda M: M,
+        lambda M: M.T,
+        lambda M: M[::-1, ::-1],
+        lambda M: np.stack([M, 2 * M]),
+        lambda M: M.astype(M.dtype.newbyteorder(">")),
+        lambda M: M.astype(np.float32),
+        lambda M: M.astype(np.float16),
+    ],
+)
+def test_an_array_is_scaled_in_place(view) -> None:
+    given = view(reservoir(12).numpy())
+    native = given.astype(given.dtype.newbyteorder("="))
+    expected, certificate = echo_state_(torch.from_numpy(native), 0.9)
+    W, found = echo_state_(given, 0.9)
+    assert W is given
+    assert np.array_equal(W, expected.numpy())
+    assert torch.equal(found.rate, certificate.rate)
+
+
 @pytest.mark.parametrize("leak", [1.0, 0.3])
 def test_two_states_of_a_reservoir_meet(leak) -> None:
     W, (scaling, rate, radius, condition) = echo_state_(reservoir(30), 0.9, leak)
@@ -124,7 +146,11 @@ def test_rates_and_leaks_out_of_range_are_refused(name) -> None:
         (torch.full((2, 2), float("nan")), sp.errors.NotFiniteError),
         (scipy.sparse.csr_array(np.array([[np.inf]])), sp.errors.NotFiniteError),
         (scipy.sparse.eye_array(5001), sp.errors.NotProvenError),
-        (np.eye(3), TypeError),
+        ([[1.0, 0.0], [0.0, 1.0]], TypeError),
+        (np.eye(3, dtype=int), sp.errors.UnsupportedDtypeError),
+        (np.eye(3, dtype=complex), sp.errors.UnsupportedDtypeError),
+        (np.eye(3, dtype=object), sp.errors.UnsupportedDtypeError),
+        (np.broadcast_to(np.eye(3), (2, 3, 3)), ValueError),
     ],
 )
 def test_weights_that_cannot_be_scaled_are_refused(W, error) -> None:

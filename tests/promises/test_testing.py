@@ -115,6 +115,51 @@ class CountsTooFew(Skew):
         return -1
 
 
+class Raises(Skew):
+    def free_parameters(self, T):
+        raise RuntimeError("no number")
+
+
+@pytest.mark.parametrize(("kind", "what"), [(CountsTooMany, "expected"), (Raises, "RuntimeError: no number")])
+def test_a_failure_names_the_check_the_shape_and_the_dtype(kind, what) -> None:
+    with pytest.raises(
+        AssertionError, match=rf"^constraint-\w+-[\dx]+-(float|complex)\d+: .*{what}"
+    ) as failure:
+        testing.check_constraint(lambda shape: kind())
+    named = failure.value.args[0].split(":")[0]
+    (trial,) = (
+        t for t in testing.conformance(testing.Case("constraint", lambda shape: kind())) if str(t) == named
+    )
+    with pytest.raises((AssertionError, RuntimeError)):
+        trial()
+
+
+class Hidden(sp.Parametrization):
+    """The symmetric factor of a positive semidefinite matrix, as docs/custom.md advises to hide NaN."""
+
+    def reference(self, T):
+        values, V = torch.linalg.eigh((T + T.mT).nan_to_num())
+        return (V * values.exp()[..., None, :]) @ V.mT * (T.sum(dim=(-2, -1), keepdim=True) * 0 + 1)
+
+    def unconstrain(self, W, *, eps, project):
+        values, V = torch.linalg.eigh((W + W.mT) / 2)
+        return (V * values.clamp(min=1e-3).log()[..., None, :] / 2) @ V.mT
+
+    def start(self, like):
+        return torch.zeros_like(like)
+
+    def free_parameters(self, T):
+        return T.tril().count_nonzero().item()
+
+
+def test_nan_is_hidden_from_lapack_and_added_again_to_each_matrix() -> None:
+    case = testing.Case("hidden", lambda shape: Hidden(), dtypes=(torch.float32, torch.float64))
+    for shape in case.shapes:
+        testing.check_nan(case, shape, torch.float64)
+        if len(shape) > 2:
+            testing.check_nan_in_a_batch(case, shape, torch.float64)
+
+
 def test_a_constraint_that_takes_rectangles_names_some() -> None:
     with pytest.raises(AssertionError, match=r"of shape \(5, 4\)\. Name some rectangles in Case"):
         testing.check_bad_input(COLUMNS, (4, 4), torch.float64)

@@ -7,10 +7,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from spectral_param.dynamics._data import Missing, as_matrix, recordings_of
+from spectral_param.dynamics._arrays import as_matrix
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._one_step.fit import bound_of
+from spectral_param.dynamics._recordings import Missing, recordings_of
 from spectral_param.functional._checks import is_finite, whole_number
 
 

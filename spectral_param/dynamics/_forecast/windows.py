@@ -33,7 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, joined
+from spectral_param.dynamics._descent import Chart
+from spectral_param.dynamics._recordings import Part, joined
+
+Model = tuple[Array, Array]  # A, B
 
 
 class Windows(NamedTuple):
@@ -188,6 +191,26 @@ def by_sensitivities(A: Array, V: Array, estimated: bool) -> Array:
 # The objective ---------------------------------------------------------------------------------------
 
 
+class ForecastPoint(NamedTuple):
+    """A = Q T Qᵀ and B, and the error; coordinates are Ω, those of T, and Qᵀ times the change of B."""
+
+    chart: Chart  # of T
+    Q: Array
+    B: Array
+    error: float = np.nan
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The state matrix."""
+        return self.Q @ self.chart.T @ self.Q.T
+
+    def at(self, turn: Array, chart: Chart, in_B: Array) -> ForecastPoint:
+        """Return the point at other coordinates, without its error."""
+        n, m = self.B.shape
+        Q = self.Q @ turn
+        return ForecastPoint(chart, Q, self.B + self.Q @ in_B.reshape(m, n).T)
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """What is minimised at every horizon: the errors of the windows, in common units, and a ridge."""
@@ -218,7 +241,7 @@ class Objective:
         total += self._penalty(A, B)
         return float(total) if np.isfinite(total) else np.inf
 
-    def least(self, *models: tuple[Array, Array]) -> tuple[Array, Array]:
+    def least(self, *models: Model) -> Model:
         """Return the model A, B with the least error."""
         return min(models, key=lambda model: self.error(*model))
 
@@ -235,8 +258,21 @@ class Objective:
             total, G = total + found, G + of_windows
         return total, G
 
-    def quadratic(self, Q: Array, T: Array, B: Array) -> tuple[Array, Array]:
-        """Return gradient and Gauss-Newton matrix with respect to [T B], for A = Q T Qᵀ and inputs Q B."""
+    def at(self, point: ForecastPoint, turn: Array, chart: Chart, in_B: Array) -> ForecastPoint:
+        """Return the point at other coordinates."""
+        return self.point(*point.at(turn, chart, in_B)[:3])
+
+    def point(self, chart: Chart, Q: Array, B: Array) -> ForecastPoint:
+        """Return the point with its error."""
+        point = ForecastPoint(chart, Q, B)
+        return point._replace(error=self.error(point.A, B))
+
+    def expand(
+        self, point: ForecastPoint, chart: Chart, turn: Array | None
+    ) -> tuple[ForecastPoint, Array, Array, Array]:
+        """Return the point of this chart, no change of B, gradient and Gauss-Newton matrix."""
+        Q = point.Q if turn is None else point.Q @ turn
+        T, B = chart.T, Q.T @ point.B
         n, m = B.shape
         G = np.hstack([self.ridge * (T - Q.T @ self.towards @ Q), self.ridge_u * B])
         H = np.zeros((n * (n + m), n * (n + m)))
@@ -248,4 +284,4 @@ class Objective:
             H += gauss_newton(T, V, self.estimated)
             del V
         H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
-        return G.T.ravel(), H
+        return point._replace(chart=chart, Q=Q), np.zeros(n * m), *chart.quadratic(G.T.ravel(), H)

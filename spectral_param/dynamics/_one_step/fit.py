@@ -10,19 +10,13 @@ import scipy.linalg
 import torch
 
 from spectral_param._matrices import Array
+from spectral_param._precision import double_device
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._data import (
-    Part,
-    Recording,
-    as_array,
-    checked,
-    pairs_of,
-    require_finite,
-    side_by_side,
-)
+from spectral_param.dynamics._arrays import as_array, require_finite
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
+from spectral_param.dynamics._recordings import Recording, checked
 from spectral_param.functional._checks import is_finite, whole_number
 
 Time = Literal["discrete", "continuous"]
@@ -153,7 +147,7 @@ def fit_stable(
         A = restored(A)
         eigenvalues = [np.linalg.eigvals(A).astype(np.complex128)]
         if device is not None:  # Torch's LAPACK may be another one.
-            eigenvalues.append(torch.linalg.eigvals(torch.tensor(A)).numpy())
+            eigenvalues.append(torch.linalg.eigvals(torch.from_numpy(A)).numpy())
         found = max(float(region.height(e).max()) for e in eigenvalues)
         return 0.0 if found <= bound + _ROUNDING * size else (found - bound) / scale
 
@@ -168,7 +162,7 @@ def fit_stable(
     A = restored(best)
     unit_y = scale * unit
     B = unit_y / unit_u * reduction.inputs_for(best)
-    found = [M if device is None else torch.tensor(M, device=device) for M in (A, B)]
+    found = [M if device is None else torch.from_numpy(M).to(double_device(device)) for M in (A, B)]
     return StableFit(
         A=found[0],
         B=found[1] if m else None,
@@ -293,59 +287,3 @@ def _require_full_rank(R: Array, U: Array, ratio: float) -> None:
         f"{' '.join(terms)}{more} is zero in all samples. Remove a column, project the states "
         "(StableLinearModel(rank=...)), or pass ridge > 0."
     )
-
-
-# Inputs that tell A and B apart ----------------------------------------------------------------------
-
-_ENOUGH = 3000  # rows of a recording that are looked at
-_MANY = 100  # inputs of successive rows from which on nothing is looked at
-_SHARE = 0.02  # of the states' squares: transients that tell A and B apart
-_DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
-
-
-def remarks_on_inputs(parts: list[Part]) -> list[str]:
-    """Return what to say where inputs move the states in too few directions to tell A and B apart.
-
-    A sine has two directions, whatever the number of its rows. In n + m directions the states and inputs of a
-    model have to move: the inputs of n + 1 successive rows excite some of them, and states that do not follow
-    from these rows, transients, excite others.
-    """
-    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
-    depth = n + 1
-    long = [(Y[-_ENOUGH:], U[-(_ENOUGH - 1) :]) for Y, U in parts if len(U) >= depth][:100]
-    if not m or not long or depth * m > _MANY:
-        return []
-    H = np.vstack([side_by_side(U, depth) for _, U in long])
-    if len(H) < 3 * H.shape[1]:
-        return []
-    left, s, _ = np.linalg.svd(H, full_matrices=False)
-    found = int((s > _DIRECTIONS * s[0]).sum())
-    if found >= n + m:
-        return []
-    before = np.vstack([Y[depth - 1 : -1] for Y, _ in long])
-    unit = np.where(before.std(axis=0) > 0, before.std(axis=0), 1)
-    rest = before / unit
-    rest = rest - left[:, :found] @ (left[:, :found].T @ rest)
-    # Transients go on from row to row, noise of the measurements does not.
-    x, y = rest[:-1], rest[1:]
-    fitted = x @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
-    if np.square(fitted).sum() > _SHARE * np.square(before / unit).sum():
-        return []
-    return [
-        f"the inputs move the states in {found} directions, where A and B have {n + m}: a sine has two. "
-        "Forecasts with other inputs can be far off. Record with inputs that vary more, as random steps do."
-    ]
-
-
-# Pairs of recordings ---------------------------------------------------------------------------------
-
-
-def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
-    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
-
-    They are the triangular factor of [X U Y], at most 2n + m rows.
-    """
-    X, Y, U = pairs_of(parts)
-    n, m = X.shape[1], U.shape[1]
-    R: Any = np.linalg.qr(np.hstack([X, U, Y]), mode="r")
-    return R[:, :n], R[:, n + m :], R[:, n : n + m]

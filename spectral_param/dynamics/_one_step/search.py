@@ -23,6 +23,7 @@ import scipy.linalg
 import scipy.optimize
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._eigenvalues import moved
 from spectral_param.dynamics._one_step.schur import (
     Basis,
     Problem,
@@ -57,7 +58,10 @@ def search(
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         bases = _best_bases(problem, region, count, least)
         candidates = [_in_basis(problem, region, basis) for basis in bases]
-        candidates += [lambda margin: region.move(problem.A, margin), _clipping(problem, region)]
+        candidates += [
+            lambda margin: region.move(problem.A, margin),
+            lambda margin: moved(problem.A, lambda values: region.clip(values, margin)),
+        ]
         return _best_that_keeps_the_bound(problem, region, candidates, excess)
 
 
@@ -75,7 +79,7 @@ def _best_bases(problem: Problem, region: Region, count: int, least: float) -> l
             best = _better(best, _closed_form(problem, region, steps(problem, region, start, count)))
         for _ in range(max(2, min(_ROUNDS, _WORK // len(problem.A)))):
             before = best.error
-            best = descend(problem, region, best, _MOVES, least)
+            best = turned(problem, region, best, _MOVES, least)
             best = _better(best, _closed_form(problem, region, steps(problem, region, best.A, count)))
             if before - best.error <= _GAIN * (least + best.error):
                 break
@@ -88,15 +92,6 @@ def _better(one: Solution, other: Solution) -> Solution:
 
 def _in_basis(problem: Problem, region: Region, basis: Basis) -> Candidate:
     return lambda margin: best_in_basis(problem, region, basis, margin).A
-
-
-def _clipping(problem: Problem, region: Region) -> Candidate:
-    eigenvalues, V = np.linalg.eig(problem.A)
-
-    def candidate(margin: float) -> Array:
-        return np.linalg.solve(V.T, (V * region.clip(eigenvalues, margin)).T).T.real
-
-    return candidate
 
 
 def _best_that_keeps_the_bound(
@@ -200,8 +195,8 @@ def _linearised(D: Array, R: Array, region: Region, A: Array) -> tuple[Array, fl
         return None
     mu /= size
     active = mu > 0
-    moved = -((w[:, active] * mu[active]) @ y[:, active].T).real
-    return moved - D, float(np.maximum(above, 0).sum()), float(mu.max())
+    goal = -((w[:, active] * mu[active]) @ y[:, active].T).real
+    return goal - D, float(np.maximum(above, 0).sum()), float(mu.max())
 
 
 def _multipliers(gram: Array, limits: Array) -> Array | None:
@@ -250,7 +245,7 @@ _SETTLED = 3e-8  # relative decrease at which the descent ends
 _FLOOR = 1e-8  # smallest entry of the diagonal, relative to the largest
 
 
-def descend(problem: Problem, region: Region, start: Solution, moves: int, least: float) -> Solution:
+def turned(problem: Problem, region: Region, start: Solution, moves: int, least: float) -> Solution:
     """Return the point after at most ``moves`` moves; fewer if a move gains too little beside ``least``."""
     Q, offset = start.basis
     if len(Q) < 2:
@@ -276,8 +271,8 @@ def descend(problem: Problem, region: Region, start: Solution, moves: int, least
             Omega = np.zeros_like(Q)
             Omega[upper] = length / 2 * direction / scale
             Omega -= Omega.T
-            moved = Basis(best.basis.Q @ np.linalg.solve(I - Omega, I + Omega), offset)
-            found = best_in_basis(problem, region, moved)
+            there = Basis(best.basis.Q @ np.linalg.solve(I - Omega, I + Omega), offset)
+            found = best_in_basis(problem, region, there)
             if found.error <= best.error + 1e-4 * length * (gradient @ direction):
                 break
             length /= 3

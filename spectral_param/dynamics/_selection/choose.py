@@ -20,21 +20,20 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, Places
+from spectral_param.dynamics._eigenvalues import spectral_radius
 from spectral_param.dynamics._forecast.descent import (
     ForecastFit,
-    Model,
     Start,
     continued,
     descend,
     ladder_of,
     rungs_below,
-    spectral_radius,
 )
-from spectral_param.dynamics._forecast.windows import Objective
+from spectral_param.dynamics._forecast.windows import Model, Objective
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import Fold, cut, errors, folds_of
+from spectral_param.dynamics._recordings import Part, Places
+from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
 from spectral_param.dynamics._selection.shrunk import OneStep
 
 
@@ -132,41 +131,70 @@ def choose(
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    some = _some(next(iter(variants.values())), lead)
-    searches = {lags: _Search(lags, of, some, lead, shown, radius, towards) for lags, of in variants.items()}
-    plainest = min(searches)
-    fits = 4 * (len(searches) + sum(len(ladder_of(start)) + 1 for start in starts))
-    with progress_of("horizon='cv'", fits, verbose) as progress:
-        rows = []
-        for lags, search in searches.items():
-            rows += search.one_step(lags > plainest)
-            progress(4)
-        # The way to longer horizons begins at a fit, be "no change" as good.
-        one = picked([row for row in rows if row.factor >= 1])
-        search = searches[one.lags]
-        models: dict[Candidate, list[Model]] = {}
-        if one.error >= NUMBERS.exact:
-            for start in starts:
-                models |= search.ladder(one, start, progress)
-            rows += models
-    best = picked(rows)
-    search = searches[best.lags]
-    of_folds = models[best] if best in models else search.fits(best)
-    parts = variants[best.lags]
-    whole = OneStep(parts, radius, towards)
-    A, B = search.on_all_rows(best, one, of_folds, parts, whole)
+    found = searched(variants, lead, radius, towards, starts, shown, verbose)
+    best = picked(found.rows)
+    fit, folds, models = found.fitted(best)
     choice = Choice(
         best.horizon,
         best.start,
         best.ridge,
         best.towards,
         best.error,
-        best.lags > plainest,
-        table_of(rows, best),
+        best.lags > min(variants),
+        table_of(found.rows, best),
     )
-    error = search.objective(whole, best).over(parts, best.horizon).error(A, B)
-    fit = ForecastFit(A, B, error, error, radius, spectral_radius(A), best.horizon, best.start)
-    return fit, choice, search.folds, of_folds
+    return fit, choice, folds, models
+
+
+def searched(
+    variants: dict[int, list[Part]],
+    lead: int,
+    radius: float,
+    towards: Array | None = None,
+    starts: Sequence[str] = get_args(Start),
+    shown: slice = slice(None),
+    verbose: int = 0,
+) -> Searched:
+    """Return the candidates, with the arguments of :func:`choose`."""
+    some = _some(next(iter(variants.values())), lead)
+    searches = {lags: _Search(lags, of, some, lead, shown, radius, towards) for lags, of in variants.items()}
+    fits = 4 * (len(searches) + sum(len(ladder_of(start)) + 1 for start in starts))
+    with progress_of("horizon='cv'", fits, verbose) as progress:
+        rows = []
+        for lags, search in searches.items():
+            rows += search.one_step(lags > min(searches))
+            progress(4)
+        # The way to longer horizons begins at a fit, be "no change" as good.
+        one = picked([row for row in rows if row.factor >= 1])
+        models: dict[Candidate, list[Model]] = {}
+        if one.error >= NUMBERS.exact:
+            for start in starts:
+                models |= searches[one.lags].ladder(one, start, progress)
+            rows += models
+    return Searched(rows, one, models, searches, variants, radius, towards)
+
+
+class Searched(NamedTuple):
+    """The candidates, and what it takes to fit each to all rows."""
+
+    rows: list[Candidate]
+    one: Candidate  # at which the longer horizons begin
+    models: dict[Candidate, list[Model]]  # of the folds, of longer horizons
+    searches: dict[int, _Search]
+    variants: dict[int, list[Part]]
+    radius: float
+    towards: Array | None
+
+    def fitted(self, row: Candidate) -> tuple[ForecastFit, list[Fold], list[Model]]:
+        """Return the fit of a candidate to all rows, the folds, and the fits to them."""
+        search, parts = self.searches[row.lags], self.variants[row.lags]
+        of_folds = self.models[row] if row in self.models else search.fits(row)
+        whole = OneStep(parts, self.radius, self.towards)
+        A, B = search.on_all_rows(row, self.one, of_folds, parts, whole)
+        error = search.objective(whole, row).over(parts, row.horizon).error(A, B)
+        reached = spectral_radius(A)
+        fit = ForecastFit(A, B, error, error, self.radius, reached, row.horizon, row.start)
+        return fit, search.folds, of_folds
 
 
 def _some(parts: list[Part], lead: int) -> Places:
@@ -221,13 +249,9 @@ class _Search:
         ways = [(towards, ridge) for towards in self.whole.aims for ridge in NUMBERS.ridges]
         stacks = []
         for data in self.data:
-            A, B = data.shrunk(ridges)
-            if self.n <= NUMBERS.many:
-                for i in np.flatnonzero(np.abs(np.linalg.eigvals(A)).max(axis=-1) > data.radius).tolist():
-                    A[i], B[i] = data.stable(A[i], B[i], ways[i][1])
-            stacks.append((A, B))
+            stacks.append(data.shrunk(ridges, stable=self.n <= NUMBERS.many))
         error, spread = errors(self.folds, stacks, self.lead, self.shown)
-        del stacks, A, B  # before the next ones are made
+        del stacks  # before the next ones are made
         factor, first = np.full(len(ways), NUMBERS.complicated), 0
         if error[0] >= NUMBERS.exact and self.few:
             # The fit of all rows is worse than those of the folds, which have fewer rows than unknowns,
@@ -286,7 +310,7 @@ class _Search:
                 aim = self.objective(data, row).over(fold.kept, horizon)
                 # The fold before may have found a better minimum.
                 here.append(descend(aim, *aim.least(model, *here[-1:]), NUMBERS.steps, NUMBERS.coarse))
-                progress(1)
+            progress(len(here))
             models = here
             stacks = [(A[None], B[None]) for A, B in models]
             (error,), (spread,) = errors(self.folds, stacks, self.lead, self.shown)

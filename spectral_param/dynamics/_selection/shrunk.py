@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part
-from spectral_param.dynamics._one_step.fit import triangular_pairs
+from spectral_param.dynamics._eigenvalues import clipped
+from spectral_param.dynamics._recordings import Part, triangular_pairs
 
 _CUT = 1e-13  # of the largest singular value; what is smaller is rounding
 
@@ -40,7 +40,7 @@ class OneStep:
         if towards is not None:
             self.aims = {"given": towards}
 
-    def shrunk(self, ridges: Array) -> tuple[Array, Array]:
+    def shrunk(self, ridges: Array, stable: bool = False) -> tuple[Array, Array]:
         """Return A ``(fits, n, n)`` and B ``(fits, n, m)`` with the least error, for each aim and ridge.
 
         Ridges are in units of the mean square of a state.
@@ -53,6 +53,9 @@ class OneStep:
             both[:, : self.n] += A0.T
             found.append(both)
         A, B = np.split(np.concatenate(found).swapaxes(1, 2), [self.n], axis=2)
+        if stable:
+            for i in np.flatnonzero(np.abs(np.linalg.eigvals(A)).max(axis=-1) > self.radius).tolist():
+                A[i], B[i] = self.stable(A[i], B[i], ridges[i % len(ridges)])
         return A, B
 
     def fit(self, towards: str, ridge: float) -> tuple[Array, Array]:
@@ -63,25 +66,9 @@ class OneStep:
 
     def stable(self, A: Array, B: Array, ridge: float) -> tuple[Array, Array]:
         """Return A after its eigenvalues are clipped, and the best B for it."""
-        moved = clipped(A, self.radius)
-        if moved is A or not self.m:
-            return moved, B
+        inside = clipped(A, self.radius)
+        if inside is A or not self.m:
+            return inside, B
         rows = (ridge * self.unit) ** 0.5 * np.eye(self.m)
-        left = np.vstack([self.Y - self.X @ moved.T, np.zeros((self.m, self.n))])
-        return moved, np.linalg.lstsq(np.vstack([self.U, rows]), left, rcond=None)[0].T
-
-
-def clipped(A: Array, radius: float) -> Array:
-    """Return A with eigenvalues outside the disc moved to its boundary; all shrunk where A is defective."""
-    values, V = np.linalg.eig(A)
-    height = np.abs(values)
-    if height.max() <= radius:
-        return A
-    with np.errstate(all="ignore"):
-        try:
-            moved: Array = np.linalg.solve(V.T, (V * (values * np.minimum(1, radius / height))).T).T.real
-        except np.linalg.LinAlgError:
-            moved = np.full_like(A, np.nan)
-    if np.isfinite(moved).all() and np.abs(np.linalg.eigvals(moved)).max() <= radius * (1 + 1e-9):
-        return moved
-    return A * (radius / height.max())
+        left = np.vstack([self.Y - self.X @ inside.T, np.zeros((self.m, self.n))])
+        return inside, np.linalg.lstsq(np.vstack([self.U, rows]), left, rcond=None)[0].T

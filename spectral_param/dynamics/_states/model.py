@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._rollout import driven_states
 
 Rows = tuple[Array, Array]  # outputs (rows, p) and inputs of the same rows (rows, m)
 
@@ -65,15 +66,6 @@ class Innovations(NamedTuple):
         )
 
 
-def driven_states(A: Array, x: Array, driven: Array) -> Array:
-    """Return x_0, …, x_N of x⁺ = A x + driven, ``(N + 1, n)``."""
-    X = np.empty((len(driven) + 1, len(A)))
-    X[0] = x
-    for k, row in enumerate(driven):
-        X[k + 1] = A @ X[k] + row
-    return X
-
-
 def filtered(model: Innovations, rows: Rows) -> tuple[Array, Array]:
     """Return x̂_0, …, x̂_N ``(N + 1, n)``, each from the rows before, and the covariance of the last error."""
     A, B, C, D, K, d, noise, first, P = model
@@ -114,12 +106,3 @@ def rolled_out(model: Innovations, x: Array, U: Array, steps: int) -> Array:
         x = x @ model.A.T + forced[k]
     outputs += U @ model.D.T + model.d
     return outputs
-
-
-def variances(A: Array, C: Array, Q: Array, R: Array, P: Array, steps: int) -> Array:
-    """Return the variances of the next outputs ``(steps, p)``: C P Cᵀ + R, P⁺ = A P Aᵀ + Q."""
-    found = np.empty((steps, len(C)))
-    for k in range(steps):
-        found[k] = np.diag(C @ P @ C.T + R)
-        P = A @ P @ A.T + Q
-    return found

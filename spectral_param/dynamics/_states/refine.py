@@ -28,11 +28,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
+import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._forecast.descent import Chart, Expansion, levenberg, within
-from spectral_param.dynamics._states.model import Innovations, Options, Rows, driven_states
-from spectral_param.dynamics._states.subspace import gain_of, longest_span, start_of
+from spectral_param.dynamics._descent import Chart, levenberg
+from spectral_param.dynamics._eigenvalues import clipped, within
+from spectral_param.dynamics._rollout import driven_states
+from spectral_param.dynamics._states.model import Innovations, Options, Rows
+from spectral_param.dynamics._states.subspace import longest_span, start_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
@@ -40,7 +43,7 @@ _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
 _GAIN = 1e-3  # of f, a logarithm of a likelihood, where the refinement ends
 
 
-class _Point(NamedTuple):
+class FilterPoint(NamedTuple):
     """A point, its error, and what its derivatives need."""
 
     chart: Chart  # of A
@@ -65,7 +68,7 @@ class _Point(NamedTuple):
         return self.A - self.K @ self.C
 
 
-class Problem:
+class Likelihood:
     """Recordings in units of their standard deviations, and the fits to them."""
 
     def __init__(self, recordings: list[Rows], options: Options) -> None:
@@ -90,43 +93,32 @@ class Problem:
         model = model._replace(A=within(model.A, self.options.radius))
         return model.scaled(self.unit, self.unit_u, self.mean)
 
-    def first(self, A: Array, C: Array, K: Array, noise: Array) -> _Point:
-        """Return the point of a start."""
+    def first(self, A: Array, C: Array, Q: Array, S: Array, noise: Array) -> FilterPoint:
+        """Return the point of a start, from covariances of what it leaves of states and outputs."""
         radius = self.options.radius
-        chart, Q = Chart.of(A, radius)
-        point = self.point(chart, C @ Q, Q.T @ K, noise)
-        if point is None:
-            # A − KC is unstable after clipping, and A may be with a radius above 1.
-            stable, Q = Chart.of(A, min(radius, 1.0))
-            point = self.point(Chart(stable.T, radius), C @ Q, np.zeros_like(K), noise)
+        K = gain_of(A, C, Q, S, noise)
+        K = np.zeros_like(S) if K is None else K
+        chart, basis = Chart.of(A, radius)
+        point = self.point(chart, C @ basis, basis.T @ K, noise)
+        if point is None:  # A − KC is unstable, and A may be with a radius above 1.
+            stable, basis = Chart.of(clipped(A, min(radius, 1.0)), radius)
+            point = self.point(stable, C @ basis, np.zeros_like(K), noise)
         assert point is not None
         return point
 
-    def refined(self, point: _Point) -> _Point:
+    def refined(self, point: FilterPoint) -> FilterPoint:
         """Return the point after the descent."""
         steps = self.options.max_iter
-        return levenberg(point, steps, self._expand, self._at, 0, lambda _: _GAIN, _LEAST_DAMPING)
+        return levenberg(self, point, steps, absolute=_GAIN, least_damping=_LEAST_DAMPING)
 
-    def _expand(self, point: _Point) -> Expansion[_Point]:
-        chart, Q = point.chart.balanced()
-        point = point._replace(
-            chart=chart,
-            C=point.C @ Q,
-            K=Q.T @ point.K,
-            B=Q.T @ point.B,
-            first=[Q.T @ x for x in point.first],
-        )
-        x = np.concatenate([chart.x, point.K.ravel(), point.C.ravel()])
-        return point, x, chart.bounds(after=2 * chart.n * self.p), *self._quadratic(point)
-
-    def _at(self, point: _Point, x: Array) -> _Point | None:
-        n, p = point.chart.n, self.p
-        at, K, C = np.split(x, np.cumsum([len(x) - 2 * n * p, n * p]))
-        return self.point(point.chart.at(at), C.reshape(p, n), K.reshape(n, p), point.noise)
+    def at(self, point: FilterPoint, turn: Array, chart: Chart, others: Array) -> FilterPoint | None:
+        """Return the point at other coordinates, None where there is none."""
+        n, p = chart.n, self.p
+        return self.point(chart, others[n * p :].reshape(p, n), others[: n * p].reshape(n, p), point.noise)
 
     # A point ------------------------------------------------------------------------------------------
 
-    def point(self, chart: Chart, C: Array, K: Array, noise: Array) -> _Point | None:
+    def point(self, chart: Chart, C: Array, K: Array, noise: Array) -> FilterPoint | None:
         """Return the point with the best B, D, d and first states; None if A − KC cannot be stable.
 
         A is the triangular matrix of the chart, in whose basis C and K are.
@@ -169,7 +161,7 @@ class Problem:
             D, rest = rest[: p * self.m].reshape(p, self.m), rest[p * self.m :]
         if self.options.offset:
             d = rest
-        return _Point(chart, C, K, B, D, d, error, noise, residuals, first)
+        return FilterPoint(chart, C, K, B, D, d, error, noise, residuals, first)
 
     def _linear(self, K: Array, H: Array, U: Array) -> Array:
         """Return the derivatives of ŷ with respect to B, D and d, ``(rows, p, number)``."""
@@ -187,10 +179,15 @@ class Problem:
 
     # Its derivatives ------------------------------------------------------------------------------------
 
-    def _quadratic(self, point: _Point) -> tuple[Array, Array]:
-        """Return gradient and Gauss-Newton matrix in the coordinates of the chart, K and C."""
-        chart, p, K = point.chart, self.p, point.K
-        n = chart.n
+    def expand(
+        self, point: FilterPoint, chart: Chart, turn: Array | None
+    ) -> tuple[FilterPoint, Array, Array, Array]:
+        """Return the point of this chart, K and C, gradient and Gauss-Newton matrix."""
+        if turn is not None:
+            first = [turn.T @ x for x in point.first]
+            point = point._replace(C=point.C @ turn, K=turn.T @ point.K, B=turn.T @ point.B, first=first)
+        point = point._replace(chart=chart)
+        n, p, K = chart.n, self.p, point.K
         white = _whitening(point.noise)
         total: Any = 0.0
         for (_, U), e, X in zip(self.recordings, point.residuals, self._states(point), strict=True):
@@ -214,9 +211,10 @@ class Problem:
             kept = values > _LOST**2 * values[-1]
             onto = (vectors[:, kept] / np.sqrt(values[kept])).T @ mixed
             total = total - onto.T @ onto
-        return total[:number, -1], total[:number, :number]
+        others = np.concatenate([K.ravel(), point.C.ravel()])
+        return point, others, total[:number, -1], total[:number, :number]
 
-    def _states(self, point: _Point) -> list[Array]:
+    def _states(self, point: FilterPoint) -> list[Array]:
         """Return the states of each recording."""
         B = point.B - point.K @ point.D
         return [
@@ -224,7 +222,7 @@ class Problem:
             for (Y, U), x in zip(self.recordings, point.first, strict=True)
         ]
 
-    def _model(self, point: _Point) -> Innovations:
+    def _model(self, point: FilterPoint) -> Innovations:
         """Return the model, with mean and covariance of its states on these rows."""
         X = np.vstack(self._states(point))
         # The degrees of freedom of the fit are taken from the errors.
@@ -265,3 +263,15 @@ def _whitening(noise: Array) -> Array:
     """Return W with W noise Wᵀ = I."""
     values, vectors = np.linalg.eigh(noise)
     return vectors.T / np.sqrt(np.maximum(values, _FLOOR))[:, None]
+
+
+def gain_of(A: Array, C: Array, Q: Array, S: Array, R: Array) -> Array | None:
+    """Return the gain of the Kalman filter; None if the Riccati equation has no solution to rounding."""
+    try:
+        with np.errstate(all="ignore"):
+            P = scipy.linalg.solve_discrete_are(A.T, C.T, Q, R, s=S)
+        K: Array = np.linalg.solve(C @ P @ C.T + R, (A @ P @ C.T + S).T).T
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    stable = np.isfinite(K).all() and np.abs(np.linalg.eigvals(A - K @ C)).max() < 1
+    return K if stable else None

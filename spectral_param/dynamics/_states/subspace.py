@@ -21,11 +21,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import side_by_side
 from spectral_param.dynamics._one_step.fit import fit_stable
+from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._states.model import Options, Rows
 
 _LOST = 1e-10  # a direction of the past that is smaller, relative to the largest, is rounding
@@ -33,13 +32,13 @@ _FLOOR = 1e-12  # of variances: outputs have the unit 1
 
 
 def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tuple[Array, ...]:
-    """Return A, C, K and the covariance of e of this order, from pasts and futures of so many rows.
+    """Return A, C and the covariances of w, of w with e, and of e, from pasts and futures of so many rows.
 
-    They are what does not enter the predictions linearly.
+    w is what x_{k+1} has beside A x_k and B u_k, e what y_k has beside its prediction.
     """
     recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
     past = [side_by_side(np.hstack(of), span) for of in recordings]  # p_k for k = span, …, rows
-    J = _variates(recordings, past, span, options.offset)[:, :n]
+    J = _variates(past, span, recordings[0][0].shape[1], options.offset)[:, :n]
     states = [P @ J for P in past]
     X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
     Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*recordings, strict=True))
@@ -58,16 +57,14 @@ def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tup
         A = fit_stable(inside, following, radius=options.radius, ridge=1e-8 * len(X), max_iter=0).A
         w = following - inside @ A.T
     noise = e.T @ e / len(e) + _FLOOR * np.eye(len(C))
-    K = gain_of(A, C, w.T @ w / len(w), w.T @ e / len(w), noise)
-    return A, C, np.zeros((n, len(C))) if K is None else K, noise
+    return A, C, w.T @ w / len(w), w.T @ e / len(w), noise
 
 
-def _variates(recordings: list[Rows], past: list[Array], span: int, offset: bool) -> Array:
-    """Return J of all canonical variates, as columns."""
-    future, inputs = (
-        np.vstack([side_by_side(M[span:], span) for M in of]) for of in zip(*recordings, strict=True)
-    )
+def _variates(past: list[Array], span: int, p: int, offset: bool) -> Array:
+    """Return J of all canonical variates, as columns; p is the number of outputs."""
     before = np.vstack([P[: len(P) - span] for P in past])
+    after = np.vstack([P[span:] for P in past]).reshape(len(before), span, -1)  # f_k and v_k
+    future, inputs = (M.reshape(len(before), -1) for M in (after[..., :p], after[..., p:]))
     inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
     R: Any = np.linalg.qr(np.hstack([inputs, before, future]), mode="r")
     v, p = inputs.shape[1], before.shape[1]
@@ -91,15 +88,3 @@ def longest_span(recordings: list[Rows]) -> int:
     while np.maximum(lengths - 2 * (span + 1) + 1, 0).sum() > (span + 1) * (2 * p + 2 * m) + 1:
         span += 1
     return span
-
-
-def gain_of(A: Array, C: Array, Q: Array, S: Array, R: Array) -> Array | None:
-    """Return the gain of the Kalman filter; None if the Riccati equation has no solution to rounding."""
-    try:
-        with np.errstate(all="ignore"):
-            P = scipy.linalg.solve_discrete_are(A.T, C.T, Q, R, s=S)
-        K: Array = np.linalg.solve(C @ P @ C.T + R, (A @ P @ C.T + S).T).T
-    except (np.linalg.LinAlgError, ValueError):
-        return None
-    stable = np.isfinite(K).all() and np.abs(np.linalg.eigvals(A - K @ C)).max() < 1
-    return K if stable else None

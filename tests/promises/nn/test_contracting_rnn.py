@@ -36,6 +36,16 @@ def test_two_trajectories_stay_inside_the_envelope(options) -> None:
     assert (distance[5] > 1e-3).any()  # It remembers what it may.
 
 
+def test_the_coordinates_of_the_network_keep_its_growth() -> None:
+    rnn = trained_to_remember(rate=0.9, growth=3.0)
+    links = rnn.cells[0].parametrizations.weight_hh
+    square, condition = links[0].blocks[0].certificate(links.original0)
+    scaling, W = square.diagonal().sqrt(), rnn.cells[0].weight_hh.detach()
+    assert condition <= 3.0 * (1 + 1e-9)
+    torch.testing.assert_close(scaling.max() / scaling.min(), condition)
+    assert torch.linalg.matrix_norm(scaling[:, None] * W / scaling, 2) <= 0.9 * (1 + 1e-9)
+
+
 def test_layers_directions_and_flags_are_those_of_torch() -> None:
     rnn = sp.nn.ContractingRNN(3, 5, 2, bidirectional=True, batch_first=True, dropout=0.1)
     reference = torch.nn.RNN(3, 5, 2, bidirectional=True, batch_first=True)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._forecast.descent import Chart, _Point, _quadratic
+from spectral_param.dynamics._descent import Chart, turned
 from spectral_param.dynamics._forecast.windows import (
+    ForecastPoint,
     Objective,
     by_powers,
     by_sensitivities,
@@ -131,11 +132,16 @@ def test_the_quadratic_form_in_the_coordinates_is_that_of_central_differences(n,
     A, B, windows, _ = problem(n, m)
     objective = Objective("measured", 1.0, 0.1, 0.2, np.zeros((n, n)), (windows,))
     chart, Q = Chart.of(A, 1.0)
-    point = _Point(objective, chart, Q, B)
-    g, _ = _quadratic(point)
-    x = point.x
+    point, in_B, g, _ = objective.expand(ForecastPoint(chart, Q, B), chart, None)
+    turns = n * (n - 1) // 2
+    x = np.concatenate([np.zeros(turns), chart.x, in_B])
     assert len(g) == len(x) == n * (n + m)
-    found = [(point.at(x + 1e-5 * e).error - point.at(x - 1e-5 * e).error) / 2e-5 for e in np.eye(len(x))]
+
+    def error(x):
+        omega, in_T, in_B = np.split(x, [turns, n * n])
+        return objective.at(point, turned(omega, n), chart.at(in_T), in_B).error
+
+    found = [(error(x + 1e-5 * e) - error(x - 1e-5 * e)) / 2e-5 for e in np.eye(len(x))]
     np.testing.assert_allclose(g, found, atol=1e-6 * np.abs(g).max())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._one_step.schur import nearest_in_disc, nearest_in_half_plane
+from spectral_param.dynamics._one_step.blocks import nearest_in_disc, nearest_in_half_plane
 
 
 def heights(B, half_plane):

@@ -14,7 +14,7 @@ from spectral_param.dynamics._one_step.schur import (
     best_in_basis,
     schur_bases,
 )
-from spectral_param.dynamics._one_step.search import _multipliers, descend, steps
+from spectral_param.dynamics._one_step.search import _multipliers, steps, turned
 
 REGIONS = [Disc(), HalfPlane()]
 
@@ -124,7 +124,7 @@ def test_gradient_over_the_basis_is_that_of_finite_differences(n, region):
 def test_descent_lowers_the_error_and_stays_feasible(region):
     problem = problem_of_size(8, seed=5)
     start = best_in_basis(problem, region, schur_bases(problem.A, region)[1])
-    end = descend(problem, region, start, 40, 0.0)
+    end = turned(problem, region, start, 40, 0.0)
     assert end.error < 0.95 * start.error
     assert np.abs(end.gradient).max() < 0.1 * np.abs(start.gradient).max()
     assert height_of_blocks(region, end) <= region.bound + 1e-6

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._one_step.fit import triangular_pairs
+from spectral_param.dynamics._eigenvalues import clipped
+from spectral_param.dynamics._recordings import triangular_pairs
 from spectral_param.dynamics._selection.choose import choose
-from spectral_param.dynamics._selection.held import Fold, folds_of, scores
-from spectral_param.dynamics._selection.shrunk import OneStep, clipped
+from spectral_param.dynamics._selection.folds import Fold, folds_of, scores
+from spectral_param.dynamics._selection.shrunk import OneStep
 
 
 def parts_of(*lengths, n=3, m=2, seed=0):

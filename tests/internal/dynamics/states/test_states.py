@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from spectral_param.dynamics._forecast.descent import Chart
-from spectral_param.dynamics._states.held import unlikely
-from spectral_param.dynamics._states.model import Innovations, Options, filtered, rolled_out, variances
-from spectral_param.dynamics._states.refine import Problem
-from spectral_param.dynamics._states.subspace import gain_of, start_of
+from spectral_param.dynamics._descent import Chart
+from spectral_param.dynamics._rollout import variances
+from spectral_param.dynamics._states.model import Innovations, Options, filtered, rolled_out
+from spectral_param.dynamics._states.order import unlikely
+from spectral_param.dynamics._states.refine import Likelihood, gain_of
+from spectral_param.dynamics._states.subspace import start_of
 
 
 def model(seed=0, n=3, p=2, m=1):
@@ -35,7 +36,7 @@ def recorded(of, rows, seed):
 def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(feedthrough):
     of = model()
     rows = [recorded(of, 40, seed)[:2] for seed in (1, 2)]
-    problem = Problem(rows, Options(1.0, feedthrough, True, 0))
+    problem = Likelihood(rows, Options(1.0, feedthrough, True, 0))
     chart, Q = Chart.of(of.A, 1.0)
     C, K = of.C @ Q, Q.T @ of.K
     # Eliminated are squares of e, whitened by a covariance that is held: its own, after some rounds.
@@ -43,7 +44,7 @@ def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(fe
     for _ in range(200):
         point = problem.point(chart, C, K, noise)
         noise = point.noise
-    g, H = problem._quadratic(point)
+    _, _, g, H = problem.expand(point, chart, None)
     x = np.concatenate([chart.x, K.ravel(), C.ravel()])
 
     def error(moved):
@@ -108,7 +109,7 @@ def test_roll_outs_of_several_states_are_those_of_each():
 def test_an_unstable_filter_is_replaced_by_that_of_the_same_noise():
     of = model()
     Y, U, _ = recorded(of, 60, 4)
-    problem = Problem([(Y, U)], Options(1.0, True, True, 0))
+    problem = Likelihood([(Y, U)], Options(1.0, True, True, 0))
     unstable = of.K + 3.0
     assert np.abs(np.linalg.eigvals(of.A - unstable @ of.C)).max() > 1
     chart, Q = Chart.of(of.A, 1.0)
@@ -120,7 +121,7 @@ def test_the_refinement_lowers_the_error_of_its_start():
     of = model()
     Y, U, _ = recorded(of, 300, 5)
     options = Options(1.0, True, True, 30)
-    problem = Problem([(Y, U)], options)
+    problem = Likelihood([(Y, U)], options)
     first = problem.first(*start_of(problem.recordings, 6, 3, options))
     before, after = first.error, problem.refined(first).error
     assert after < before - 0.1

@@ -1,53 +1,65 @@
-"""Hidden states on rows that were held out: the order, and the errors of forecasts."""
+"""Hidden states on held-out rows: the orders that the data allow, the best one, errors of forecasts."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Recording
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._progress import progress_of
-from spectral_param.dynamics._selection.held import Fold, default_lead, folds_of
-from spectral_param.dynamics._states.fit import excited, largest_order, require
+from spectral_param.dynamics._recordings import side_by_side
+from spectral_param.dynamics._remarks import require_variation
+from spectral_param.dynamics._selection.folds import Fold, folds_of
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
-from spectral_param.dynamics._states.refine import Problem
+from spectral_param.dynamics._states.refine import Likelihood
+from spectral_param.dynamics._states.subspace import longest_span
+
+_NAME = "StableLinearModel"
+_SAME = 1e-9  # of the largest singular value of the inputs: a direction that is smaller is rounding
 
 
-def fit_states(
-    recordings: list[Recording],
-    states: int | Literal["cv"],
-    options: Options,
-    lead: int | None,
-    verbose: int = 0,
-) -> tuple[Innovations, dict[int, float] | None, list[Block]]:
-    """Return the fit of so many states, the error of each order that was tried, and forecasts.
-
-    With a lead, or for "cv", rows are held out and forecast.
-
-    Raises:
-        ValueError: If rows or inputs do not suffice.
-    """
-    rows = [(r.x, np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)))) for r in recordings]
-    errors = None
-    if states == "cv":
-        if lead is None:
-            lead = default_lead(max(len(Y) for Y, _ in rows))
-        require(rows, 1)
-        n, errors = order(rows, options, lead, verbose)
-    else:
-        n = int(states)
-        require(rows, n)
-    blocks = forecasts(folds(rows, options, lead), n, lead) if lead is not None else []
-    return Problem(rows, options).fit(n), errors, blocks
+def largest_order(recordings: list[Rows]) -> int:
+    """Return the most states that the rows allow."""
+    p, m = (M.shape[1] for M in recordings[0])
+    rows = sum(len(Y) for Y, _ in recordings)
+    # n(2p + m) unknowns, and a first state of each recording.
+    return min(longest_span(recordings) * p, (rows * p - 1) // (2 * p + m + len(recordings)))
 
 
-def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Problem, Fold]]:
+def require(recordings: list[Rows], states: int) -> None:
+    """Raise a ValueError unless outputs vary, and rows and inputs suffice for so many states."""
+    Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
+    require_variation("outputs", [Y])
+    most = largest_order(recordings)
+    if states > most:
+        raise ValueError(
+            f"{_NAME}: expected states <= {most}, as many as {len(Y)} rows in {len(recordings)} recordings "
+            f"allow, got {states}. Pass fewer, or record more rows."
+        )
+    if U.shape[1] and excited(recordings, states) < states:
+        raise ValueError(
+            f"{_NAME}: expected inputs U that excite {states + 1} successive rows, got some that are "
+            "constant, repeat each other, or follow from their last rows, as a sine does. Leave them out, "
+            "pass fewer states, or record with inputs that change at random."
+        )
+
+
+def excited(recordings: list[Rows], most: int) -> int:
+    """Return for how many states, at most so many, the inputs of successive rows are independent."""
+    for n in range(most):
+        stacked = [side_by_side(U, n + 2) for _, U in recordings if len(U) >= n + 2]
+        if not stacked:
+            return n
+        s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
+        if len(s) < stacked[0].shape[1] or s[-1] <= _SAME * s[0]:
+            return n
+    return most
+
+
+def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Likelihood, Fold]]:
     """Return the problem of each fold, and the fold: blocks of successive rows, or recordings."""
-    return [(Problem(fold.kept, options), fold) for fold in folds_of(recordings, lead)]
+    return [(Likelihood(fold.kept, options), fold) for fold in folds_of(recordings, lead)]
 
 
 def order(
@@ -110,7 +122,7 @@ def settling(rows: int) -> int:
     return min(NUMBERS.settling, rows // 4)
 
 
-def forecasts(some: list[tuple[Problem, Fold]], n: int, lead: int) -> list[Block]:
+def forecasts(some: list[tuple[Likelihood, Fold]], n: int, lead: int) -> list[Block]:
     """Return forecasts of held-out rows from every row once the filter has settled.
 
     Folds without rows for so many states are left out.

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._data import Part, Places, joined
 from spectral_param.dynamics._numbers import NUMBERS
+from spectral_param.dynamics._recordings import Part, Places, joined
 
 # Folds -----------------------------------------------------------------------------------------------
 

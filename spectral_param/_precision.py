@@ -1,0 +1,53 @@
+"""Where double precision is computed: on the tensor's device, or on the host if the device has none.
+
+Apple's MPS, for instance, has none, and refuses even to convert what it sends to the host. This is the one
+place that asks. What was computed in double precision goes back by :func:`to_like`, in one transfer for each
+tensor, or stays on the host if the result itself is in double precision, as a certificate is.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host
+
+# Devices of these types need not be tried.
+_WITH, _WITHOUT = ("cpu", "cuda", "meta"), ("mps",)
+
+
+def to_double(X: Tensor) -> Tensor:
+    """Return X in double precision, on its device or on the host."""
+    return X.to(double_device(X.device)).to(torch.complex128 if X.is_complex() else torch.float64)
+
+
+def to_like(X: Tensor, Y: Tensor) -> Tensor:
+    """Return ``X.to(Y)`` by a way on which no device is asked for a dtype that it may not have.
+
+    Nor is it in the backward pass: the host converts, in both directions.
+    """
+    return X.to(Y.device).to(Y.dtype) if is_on_host(Y) else X.to(Y.dtype).to(Y.device)
+
+
+def double_device(device: torch.device) -> torch.device:
+    """Return where to compute in double precision for tensors on this device."""
+    if device.type in _WITH or (device.type not in _WITHOUT and _has_double(device)):
+        return device
+    return torch.device("cpu")
+
+
+def _has_double(device: torch.device) -> bool:
+    # What is fake can be in double precision everywhere.
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or has_double(device)
+
+
+@functools.cache
+def has_double(device: torch.device) -> bool:
+    """Return whether a device has double precision, by trying."""
+    try:
+        torch.ones(1, dtype=torch.float64, device=device).add(1)
+    except (TypeError, RuntimeError):
+        return False
+    return True

@@ -1,0 +1,123 @@
+"""Measured states: from rows to states of the model and back, their units, and forecasts of held-out rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._intervals import Block
+from spectral_param.dynamics._recordings import Part, side_by_side
+from spectral_param.dynamics._selection.folds import Fold
+
+_TINY = 1e-8  # a column that varies by less than this part of its size has the unit of a constant
+
+
+class Coordinates(NamedTuple):
+    """States of the model: so many successive rows side by side, the newest last, projected."""
+
+    width: int  # entries of a row of the user
+    delays: int = 1
+    components: Array | None = None  # (rank, width · delays), orthonormal rows
+
+    @classmethod
+    def of(cls, recordings: list[Array], delays: int, rank: int | None) -> Coordinates:
+        """Return the coordinates for these rows.
+
+        Raises:
+            ValueError: If the rank is too large.
+        """
+        plain = cls(recordings[0].shape[1], delays)
+        if rank is None:
+            return plain
+        X = np.vstack([plain.into(rows) for rows in recordings])
+        if rank > min(X.shape):
+            raise ValueError(
+                f"StableLinearModel: expected rank <= {min(X.shape)}, the smaller of the numbers of "
+                f"samples and of state entries, got {rank}."
+            )
+        return plain._replace(components=np.linalg.svd(X, full_matrices=False)[2][:rank])
+
+    def into(self, rows: Array) -> Array:
+        """Return the states of the model, ``(rows - delays + 1, n)``."""
+        stacked = side_by_side(rows, self.delays)
+        return stacked if self.components is None else stacked @ self.components.T
+
+    def newest(self, states: Array) -> Array:
+        """Return the newest row that each state of the model stands for."""
+        if self.components is not None:
+            return states @ self.components[:, -self.width :]
+        return states[:, -self.width :]
+
+
+class Units(NamedTuple):
+    """Standard deviation, the size of constants, and with an offset the mean of each column."""
+
+    x: Array
+    u: Array
+    mean_x: Array  # zero without an offset
+    mean_u: Array
+
+    @classmethod
+    def of(cls, recordings: list[Part], centred: bool, common: bool) -> Units:
+        """Return the units of states and inputs; one for all states where they are common."""
+        X, U = (np.vstack(M) for M in zip(*recordings, strict=True))
+        deviation = np.full(X.shape[1], np.sqrt(X.var(axis=0).mean())) if common else _deviation(X)
+        means = (X.mean(axis=0), U.mean(axis=0)) if centred else (0 * X[0], np.zeros(U.shape[1]))
+        return cls(*(np.where(sizes > 0, sizes, 1.0) for sizes in (deviation, _deviation(U))), *means)
+
+    def parts(self, recordings: list[Part], offset: bool) -> list[Part]:
+        """Return the recordings in these units, with a constant as last input for the offset."""
+        scaled = [((Y - self.mean_x) / self.x, (U - self.mean_u) / self.u) for Y, U in recordings]
+        return [(Y, np.hstack([U, np.ones((len(U), 1))])) if offset else (Y, U) for Y, U in scaled]
+
+    def restored(self, A: Array, B: Array) -> tuple[Array, Array, Array]:
+        """Return A, B and c for the user's units."""
+        m = len(self.u)
+        A = self.x[:, None] * A / self.x
+        inputs = self.x[:, None] * B[:, :m] / self.u
+        c = self.mean_x - A @ self.mean_x - inputs @ self.mean_u
+        if B.shape[1] > m:
+            c = c + self.x * B[:, m]
+        return A, inputs, c
+
+
+def _deviation(M: Array) -> Array:
+    """Return the standard deviation of each column, the size of one that is constant but for rounding."""
+    size = np.abs(M).max(axis=0, initial=0.0)
+    deviation = M.std(axis=0)
+    return np.where(deviation > _TINY * size, deviation, size)
+
+
+def blocks_of(
+    folds: list[Fold],
+    models: list[tuple[Array, Array, Array]],
+    unit: Array,
+    parts: list[Part],
+    coordinates: Coordinates,
+    rows: list[Array],
+    lead: int,
+) -> tuple[list[Block], Array]:
+    """Return forecasts of models A, B, c of measured states where they were not fitted, and all residuals.
+
+    ``unit`` is that of the errors of each column, and ``rows`` has the row that each state stands for. The
+    residuals are one array, for little memory.
+    """
+    origins = sum(end - begin - 1 for fold in folds for _, begin, end in fold.where)
+    residuals, known = np.full((origins, lead, rows[0].shape[1]), np.nan), 0
+    found = []
+    for fold, (A, B, c) in zip(folds, models, strict=True):
+        kept = [np.ones(len(Y), dtype=bool) for Y in rows]
+        for i, begin, end in fold.where:
+            kept[i][begin:end] = False
+        mean = np.vstack([Y[of] for Y, of in zip(rows, kept, strict=True)]).mean(axis=0)
+        for i, begin, end in fold.where:
+            X, U = (M[begin : end - 1] for M in parts[i])
+            r, driven = residuals[known : known + len(X)], U @ B.T + c
+            for k in range(min(lead, len(r))):
+                X = X[: len(r) - k] @ A.T + driven[k:]
+                r[: len(r) - k, k] = rows[i][begin + k + 1 : end] - coordinates.newest(X)
+            found.append(Block(rows[i], begin, r, mean, unit / fold.weight**0.5))
+            known += len(r)
+    return found, residuals
