@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 import scipy.sparse
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param._eigen import sparse
 from spectral_param._matrices import Array
@@ -27,11 +27,13 @@ from spectral_param.functional._contraction import (
     matrices_of,
 )
 from spectral_param.functional._diagonal_scaling import scaled
+from spectral_param.functional._gate_scaling import scale_gates_
+from spectral_param.functional._network_contraction import Contraction
 from spectral_param.functional._proven_norm import norm_bound
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, scaled_, to_scipy
 from spectral_param.functional._spectral_radius import spectral_radius
 
-__all__ = ["cayley_", "disc_", "echo_state_", "henaff_", "spectral_radius_"]
+__all__ = ["cayley_", "contracting_", "disc_", "echo_state_", "henaff_", "spectral_radius_"]
 
 Weight = TypeVar("Weight")  # a tensor, an array or a scipy sparse matrix
 
@@ -355,6 +357,34 @@ def _tensor_of(array: Array, name: str) -> Tensor:
             f"{name}: expected real floating-point numbers, got {array.dtype}. Pass array.astype(float)."
         )
     return torch.from_numpy(native)
+
+
+def contracting_(module: nn.Module, rate: float, input_bound: float | None = None) -> Contraction:
+    """Scale the recurrent weights of a GRU or LSTM to the largest size for which a rate is proven.
+
+    Each layer and direction has one factor, at most 1, for all its gates. A network for which the rate is
+    proven as it is is kept to the bit. Training may lead out of the set: scale again, or take
+    :class:`spectral_param.nn.ContractingGRU`. See :func:`spectral_param.analysis.contraction` for the proof.
+
+    Args:
+        module: ``torch.nn.GRU``, ``LSTM``, or a cell of them.
+        rate: The rate, 0 < rate <= 1.
+        input_bound: The largest entry of an input; None for any inputs, which a GRU with the rate 1 takes.
+
+    Returns:
+        The certificate of the scaled network.
+
+    Raises:
+        ValueError: If the module is another one or is parametrized, if an argument is out of range, or if an
+            update or forget gate can reach the rate without any recurrent weight: the message names its bias.
+        NotFiniteError: If a weight is not finite.
+
+    Example:
+        >>> lstm = torch.nn.LSTM(3, 16)
+        >>> spectral_param.init.contracting_(lstm, rate=0.9, input_bound=1.0).rate <= 0.9
+        True
+    """
+    return scale_gates_(module, rate, input_bound)
 
 
 def _dtype_of(weight: Any) -> torch.dtype:

@@ -2168,6 +2168,81 @@ DIAGONAL = (
     ),
 )
 
+# Gates ---------------------------------------------------------------------------------------------
+
+GATES = (
+    Fault(
+        "growth: the reset gate counts half",
+        "spectral_param/functional/_gru_growth.py",
+        "q * (U_r @ d) / 4",
+        "q * (U_r @ d) / 8",
+        promise("analysis/test_contraction.py", "jacobians and ContractingGRU"),
+    ),
+    Fault(
+        "clamp: the limit of the update gate leaves out the growth",
+        "spectral_param/nn/_contracting_gru.py",
+        "((rate - s.clamp(max=most)) / (1 - rate)).log()",
+        "(rate / (1 - rate) + 0 * s).log()",
+        promise("analysis/test_contraction.py", "jacobians and ContractingGRU"),
+    ),
+    Fault(
+        "masked: a clamped gate has a gradient",
+        "spectral_param/_recurrence/gru_fused.py",
+        "torch.mul(of_z, 1 if clamped is None else ~clamped, out=factors[:, 1])",
+        "factors[:, 1] = of_z",
+        promise("nn/test_contracting_gru.py", "derivatives"),
+    ),
+    Fault(
+        "cube: a start outside the cube passes",
+        "spectral_param/nn/_contracting_gru.py",
+        "values.abs() > 1 + 8 *",
+        "values.abs() > 2 + 8 *",
+        promise("nn/test_contracting_gru.py", "outside_the_cube"),
+    ),
+    Fault(
+        "reach: the bias of a gate counts with the wrong sign",
+        "spectral_param/functional/_gate_weights.py",
+        "a = np.minimum(inputs + rows + b +",
+        "a = np.minimum(inputs + rows - b +",
+        promise("analysis/test_contraction.py", "zero_weights"),
+    ),
+    Fault(
+        "coupling: a later layer is compared as if it read the same",
+        "spectral_param/functional/_network_contraction.py",
+        "layer.comparison(k > 0, holds)",
+        "layer.comparison(False, holds)",
+        promise("analysis/test_contraction.py", "jacobians and 2"),
+    ),
+    Fault(
+        "maximum: gates that hold open and candidates are not compared together",
+        "spectral_param/functional/_comparison.py",
+        "np.where(at_end, q, s + half * q / 2)",
+        "np.where(at_end, q, s)",
+        promise("analysis/test_contraction.py", "jacobians"),
+    ),
+    Fault(
+        "bisection: recurrent weights are scaled further than they have to be",
+        "spectral_param/functional/_gate_scaling.py",
+        "outside - inside > 1e-8 * outside",
+        "outside - inside > 1e-2 * outside",
+        promise("analysis/test_contraction.py", "largest_proven_size"),
+    ),
+    Fault(
+        "eval: dropout counts outside training, too",
+        "spectral_param/functional/_recurrent_modules.py",
+        "if module.training and getattr",
+        "if getattr",
+        promise("analysis/test_contraction.py", "bad_argument"),
+    ),
+    Fault(
+        "gate-warning: a diagonal metric of gates is silent",
+        "spectral_param/_parametrizations/lyapunov_form.py",
+        "if self.gates > 1:",
+        "if self.gates > 9:",
+        promise("analysis/test_contraction.py", "diagonal_metric_of_gates"),
+    ),
+)
+
 # The papers' programs -----------------------------------------------------------------------------
 
 PAPERS = (
@@ -2309,6 +2384,7 @@ FAULTS = (
     *ERRORS,
     *TESTING,
     *DIAGONAL,
+    *GATES,
     *PAPERS,
     *HELD,
 )

@@ -21,6 +21,7 @@ from spectral_param._precision import to_double, to_like
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import check_real, check_time, is_finite
+from spectral_param.functional._contraction import warn_of_gates
 from spectral_param.functional._diagonal_metric import (
     contracting_inverse,
     dissipative_inverse,
@@ -174,9 +175,11 @@ class LyapunovForm(Searched, Bounded):
         )
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for complex matrices with a diagonal metric."""
+        """With a diagonal metric, raise for complex matrices, and warn of gates."""
         if self._is_diagonal():
             check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
+            if self.gates > 1:
+                warn_of_gates("LyapunovForm")
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and by how much W exceeds the bound.
@@ -340,7 +343,10 @@ class LyapunovForm(Searched, Bounded):
         originals, target = [], V
         for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
             if self.abscissa is not None:
-                X = lyapunov.dissipative_inverse(target, P, self.growth)
+                try:
+                    X = lyapunov.dissipative_inverse(target, P, self.growth)
+                except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                    break  # P is so large that PA overflows.
             elif self.growth is not None:
                 X = lyapunov.stable_with_growth_inverse(target, P, self.growth)
             else:

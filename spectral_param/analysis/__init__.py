@@ -6,6 +6,7 @@ it. Wrong input raises a :class:`ValueError`, which says what to pass.
 """
 
 from spectral_param.analysis._certified_radius import certified_radius
+from spectral_param.analysis._contraction import contraction
 from spectral_param.analysis._displacement import displacement
 from spectral_param.analysis._fisher import fisher_memory, fisher_memory_bound
 from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_norms, loss_gradient_norms
@@ -43,14 +44,17 @@ from spectral_param.analysis._spectra import (
 )
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 from spectral_param.functional._contraction import ContractionCertificate
+from spectral_param.functional._network_contraction import Contraction
 
 __all__ = [
+    "Contraction",
     "ContractionCertificate",
     "LowerSchur",
     "LyapunovCertificate",
     "Recorder",
     "TransientGrowth",
     "certified_radius",
+    "contraction",
     "departure_from_normality",
     "displacement",
     "eigenvalues",

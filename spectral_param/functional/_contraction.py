@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,21 @@ def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCert
         name: The caller's, for messages.
     """
     matrices = matrices_of(W, name)
+    if not is_sparse(W) and W.shape[-2] > W.shape[-1]:
+        warn_of_gates(name)
     return certificate(matrices, [coordinates(matrix, enough) for matrix in matrices.each])
+
+
+def warn_of_gates(name: str) -> None:
+    """Warn that a diagonal metric of a gate's weight says nothing of the network."""
+    warnings.warn(
+        f"{name}: expected the weight of a network without gates, got blocks of an LSTM or GRU. They act "
+        "inside gates, so a diagonal metric of each block says nothing of the network. "
+        "spectral_param.analysis.contraction(module, input_bound) proves a rate of the network, "
+        "spectral_param.init.contracting_ scales it to one, and spectral_param.nn.ContractingGRU keeps one "
+        "in training.",
+        stacklevel=3,
+    )
 
 
 def matrices_of(W: Any, name: str) -> Matrices:

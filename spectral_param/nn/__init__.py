@@ -1,6 +1,7 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
+from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._max_min import MaxMin
@@ -29,6 +30,8 @@ __all__ = [
     "URNN",
     "BlockRNN",
     "BlockRNNCell",
+    "ContractingGRU",
+    "ContractingGRUCell",
     "ContractingRNN",
     "ExpRNN",
     "GORUCell",

@@ -26,9 +26,12 @@ LONG = ("choice", "cpu", "dynamics", "forecasts", "lipschitz", "paths", "states"
 
 @pytest.fixture
 def text(monkeypatch, tmp_path):
-    """A text to train on where the real ones are not."""
+    """A text and a recording to train on where the real ones are not."""
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "input.txt").write_text("to be or not to be, that is the question. " * 2000)
+    (tmp_path / "sysid").mkdir()
+    rows = np.sin(np.arange(300)[:, None] / (3, 5, 7, 9))
+    np.savetxt(tmp_path / "sysid" / "cascaded_tanks.csv", rows, delimiter=",", header="u,v,y,w")
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
 
 

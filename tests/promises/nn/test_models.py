@@ -73,6 +73,11 @@ NETWORKS = (
         optimizer=lambda model: torch.optim.Adam(model.parameters(), 5e-3),
     ),
     Network(
+        "ContractingGRU",
+        lambda m, *a, **k: sp.nn.ContractingGRU(m, N, *a, **k),
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), 5e-3),
+    ),
+    Network(
         "StateSpace",
         lambda m, *a, **k: sp.nn.StateSpace(m, N, N, *a, **k),
         modulus_defect,
@@ -98,7 +103,7 @@ NETWORKS = (
 
 def test_every_network_is_in_the_table() -> None:
     parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "MaxMin", "ModReLU", "Residual", "SequenceLayer"}
-    parts |= {"StateSpaceCell"}
+    parts |= {"ContractingGRUCell", "StateSpaceCell"}
     assert {network.name.split("-")[0] for network in NETWORKS} == set(sp.nn.__all__) - parts
 
 

@@ -1,0 +1,215 @@
+"""What is proven of a recurrent network that one has: at what rate it forgets where it started from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
+
+from spectral_param.functional._checks import check_module
+from spectral_param.functional._gate_weights import Weights, as_array
+from spectral_param.functional._gru_growth import scaling_of
+from spectral_param.functional._network_contraction import Contraction, Proof, prove, shaped, starts_of
+from spectral_param.functional._recurrent_modules import (
+    KINDS,
+    check_input_bound,
+    check_settings,
+    layer,
+    refuse,
+    torch_layers,
+)
+from spectral_param.nn._block_rnn import BlockRNNCell
+from spectral_param.nn._contracting_gru import ContractingGRUCell
+from spectral_param.nn._goru import GORUCell
+from spectral_param.nn._sequence_layer import SequenceLayer
+from spectral_param.nn._state_space import StateSpace, StateSpaceCell
+
+_NAME = "contraction"
+_EXPECTED = (
+    "an RNN, GRU or LSTM of torch.nn, a cell of them, a ContractingGRU, ContractingRNN, BlockRNN or cell of "
+    "spectral_param.nn, or a torch.nn.ModuleList of such modules in a row"
+)
+
+
+class _Part(NamedTuple):
+    """A module of its own states, as layers and directions."""
+
+    layers: list[list[Weights]]
+    is_cell: bool
+
+
+def contraction(module: nn.Module, input_bound: float | None = None) -> Contraction:
+    r"""Return the rate at which a recurrent network provably forgets where it started from.
+
+    Two runs read the same inputs, from different starts. If the result has a rate r, the difference δ of
+    their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for every input whose
+    entries are at most ``input_bound``, and d is the ``scaling``. So after k steps each unit differs by at
+    most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. It is proven in double
+    precision for the weights as they are stored; the rounding errors of the network itself are not included.
+
+    It holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not leave,
+    and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in a row are
+    compared together, in one norm; where several have the largest rate, it is approached to about 1e-6. With
+    two directions, each direction of each layer has the rate, given what it reads: for every r above the
+    rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a number C.
+
+    Without ``input_bound`` an update gate that reads the input can be held at 1 for as long as the input
+    says, and a GRU has the rate 1 at best; an LSTM has none. A :class:`spectral_param.nn.ContractingGRU`
+    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or by
+    ρ(\|W\|), whichever is less. A rate that is not proven may exist: the proof takes absolute values.
+
+    Feedback of the output into the input changes the network and voids the proof.
+
+    Source of the idea for GRUs: Bonassi, Farina and Scattolini, "On the stability properties of gated
+    recurrent units neural networks" (2021). The derivation stands in
+    ``spectral_param/functional/_comparison.py``.
+
+    Args:
+        module: ``torch.nn.RNN``, ``GRU`` or ``LSTM`` or one of their cells; a network of this library whose
+            units have ReLU, tanh, no activation, or modReLU with biases b <= 0; or a ``torch.nn.ModuleList``
+            of such modules of one direction, each reading the states of the one before. In evaluation, if
+            it has dropout between layers.
+        input_bound: The largest entry of an input; None for any inputs.
+
+    Returns:
+        Named tuple ``(rate, scaling, starts, norm, obstacle)``. Where no rate of at most 1 is proven,
+        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias.
+
+    Raises:
+        ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
+            ``input_bound`` is no finite number > 0.
+        NotFiniteError: If a weight is not finite.
+        UnsupportedDtypeError: If a weight is complex.
+
+    Example:
+        >>> gru = torch.nn.GRU(2, 8)
+        >>> spectral_param.analysis.contraction(gru, input_bound=1.0).rate is None
+        True
+        >>> certificate = spectral_param.init.contracting_(gru, rate=0.98, input_bound=1.0)
+        >>> certificate.rate <= 0.98, certificate.scaling.shape
+        (True, torch.Size([1, 8]))
+    """
+    check_module(module, "module")
+    bound = check_input_bound(input_bound)
+    parts = _in_a_row(module, bound) if isinstance(module, nn.ModuleList) else [_part(module, bound)]
+    for part in parts:
+        if isinstance(part, str):
+            return Contraction(None, None, _starts(parts, module), "max", part)
+    known = [part for part in parts if isinstance(part, _Part)]
+    proof = prove([each for part in known for each in part.layers])
+    scaling = None if proof.rate is None else _scaling(proof, known, module)
+    return Contraction(proof.rate, scaling, _starts(parts, module), proof.norm, proof.obstacle)  # type: ignore[arg-type]
+
+
+def _part(module: nn.Module, bound: float) -> _Part | str:
+    """Return the layers of a module, or what stands in the way of any proof."""
+    kind = type_before_parametrizations(module)
+    if kind in KINDS:
+        return _Part(torch_layers(module, bound, _NAME), isinstance(module, nn.RNNCellBase))
+    if kind in (ContractingGRUCell, BlockRNNCell, GORUCell):
+        found = _cell(module, "the cell", bound)
+        return found if isinstance(found, str) else _Part([[found]], is_cell=True)
+    if isinstance(module, (StateSpace, StateSpaceCell)):
+        refuse(
+            module,
+            _NAME,
+            _EXPECTED,
+            "Its dynamics are linear: analysis.lyapunov_certificate(A) proves a rate of A in system().",
+        )
+    if not isinstance(module, SequenceLayer):
+        remedy = "Pass the recurrent network inside the model, for example model.rnn."
+        refuse(module, _NAME, _EXPECTED, remedy)
+    assert isinstance(module, SequenceLayer)
+    check_settings(module, _NAME)
+    layers: list[list[Weights]] = []
+    for k in range(module.num_layers):
+        directions: list[Weights] = []
+        for j in range(module.num_directions):
+            label = f"layer {k}" + ", backwards" * (j == 1)
+            reads = bound if k == 0 else layers[-1][0].output_bound
+            found = _cell(module.cells[k * module.num_directions + j], label, reads)
+            if isinstance(found, str):
+                return found
+            directions.append(found)
+        layers.append(directions)
+    return _Part(layers, is_cell=False)
+
+
+@torch.no_grad()
+def _cell(cell: Any, label: str, bound: float) -> Weights | str:
+    """Return the weights of a cell of this library, or what stands in the way."""
+    if isinstance(cell, ContractingGRUCell):
+        weight, limit = cell.bounded()
+        parts = (cell.weight_ih, weight, cell.bias_ih, cell.bias_hh)
+        clamp = math.inf if limit is None else as_array(limit)
+        own = as_array(scaling_of(cell.log_scaling))
+        return layer("GRU", label, parts, bound, limit=clamp, scaling=own)
+    if isinstance(cell, GORUCell):
+        return (
+            f"{label}: the orthogonal weight of the candidate and its modReLU: the states have no bound. "
+            "Take spectral_param.nn.ContractingGRU."
+        )
+    if not isinstance(cell, BlockRNNCell):
+        refuse(cell, _NAME, _EXPECTED, "A cell of your own needs a proof of its own.")
+    activation = cell.nonlinearity
+    if activation not in ("relu", "tanh", "identity", "modrelu"):
+        return (
+            f"{label}: the activation {activation!r}, whose slopes are not known. Take 'relu' or 'tanh'; for "
+            "others with slopes in [-1, 1], analysis.lyapunov_certificate(weight_hh, metric='diagonal') is "
+            "the proof."
+        )
+    if activation == "modrelu" and cell.bias is not None and bool((cell.bias > 0).any()):
+        unit = int(cell.bias.argmax())
+        return (
+            f"{label}: modReLU jumps where its bias is positive: {float(cell.bias[unit]):.3g}, unit {unit}."
+        )
+    W = cell.weight_hh
+    U = torch.eye(len(W), dtype=W.dtype, device=W.device) if cell.weight_ih is None else cell.weight_ih
+    return layer("RNN", label, (U, W, None, None), bound, activation)
+
+
+def _in_a_row(modules: nn.ModuleList, bound: float) -> list[_Part | str]:
+    """Return the parts of a list of modules, each of which reads the states of the one before."""
+    if not len(modules):
+        refuse(modules, _NAME, _EXPECTED, "It is empty.")
+    found: list[_Part | str] = []
+    for module in modules:
+        part = _part(module, bound)
+        if isinstance(part, _Part):
+            if any(len(directions) > 1 for directions in part.layers):
+                refuse(module, _NAME, "modules of one direction in a list", "Pass it by itself.")
+            bound = part.layers[-1][0].output_bound
+        found.append(part)
+    known = [part.layers for part in found if isinstance(part, _Part)]
+    for before, after in itertools.pairwise(known):
+        units, reads = before[-1][0].units, after[0][0].inputs.shape[1]
+        if units != reads:
+            raise ValueError(
+                f"{_NAME}: module: expected modules of which each reads the states of the one before, got "
+                f"one of {units} units before one that reads {reads} features. Pass them one by one."
+            )
+    return found
+
+
+def _scaling(proof: Proof, parts: Sequence[_Part], module: nn.Module) -> object:
+    rest = list(proof.scalings)
+    found = []
+    for part in parts:
+        own, rest = rest[: len(part.layers)], rest[len(part.layers) :]
+        found.append(shaped(own, part.layers, part.is_cell))
+    return found if isinstance(module, nn.ModuleList) else found[0]
+
+
+def _starts(parts: Sequence[_Part | str], module: nn.Module) -> Any:
+    found = [
+        None
+        if isinstance(part, str)
+        else shaped([[starts_of(each) for each in row] for row in part.layers], part.layers, part.is_cell)
+        for part in parts
+    ]
+    return found if isinstance(module, nn.ModuleList) else found[0]

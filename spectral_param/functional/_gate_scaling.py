@@ -1,0 +1,121 @@
+"""The largest recurrent weights of a GRU or LSTM that one has for which a rate is proven."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+
+from spectral_param._matrices import Array
+from spectral_param.errors import NotProvenError
+from spectral_param.functional._checks import check_module, is_finite
+from spectral_param.functional._gate_weights import Weights, has_rate
+from spectral_param.functional._network_contraction import Contraction, prove, shaped, starts_of
+from spectral_param.functional._recurrent_modules import check_input_bound, refuse, torch_layers
+
+_NAME = "contracting_"
+_KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
+# By how much the rates of single layers stay below the one that is asked for, relatively: none for one
+# layer. Where several layers in a row reach it, their common rate is a little larger.
+_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+
+
+@torch.no_grad()
+def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Contraction:
+    """Scale recurrent weights in place; see :func:`spectral_param.init.contracting_`."""
+    check_module(module, "module")
+    if type_before_parametrizations(module) not in _KINDS:
+        refuse(
+            module,
+            _NAME,
+            "a torch.nn.GRU or LSTM, or a cell of them",
+            "The weight of a network without gates is scaled by spectral_param.init.echo_state_, and "
+            "spectral_param.nn.ContractingGRU contracts as it is.",
+        )
+    if is_parametrized(module):
+        raise ValueError(
+            f"{_NAME}: module: expected a module without parametrizations, got one with some. Scale first, "
+            "or call spectral_param.remove(module)."
+        )
+    if not (is_finite(rate) and 0 < rate <= 1):
+        raise ValueError(
+            f"rate: expected a number, 0 < rate <= 1, got {rate!r}. Beyond 1 nothing is forgotten."
+        )
+    bound = check_input_bound(input_bound)
+    is_cell = isinstance(module, nn.RNNCellBase)
+    layers = torch_layers(module, bound, _NAME)
+    flat = [each for row in layers for each in row]
+    for layer in flat:
+        _check_possible(layer, rate)
+    proof = prove(layers)
+    weights = _recurrent(module)
+    kept = [weight.clone() for weight in weights]
+    factors = [1.0] * len(weights)
+    rooms = iter(_ROOMS)
+    while proof.rate is None or proof.rate > rate:
+        room = next(rooms, None)
+        if room is None:
+            for weight, start in zip(weights, kept, strict=True):
+                weight.copy_(start)
+            raise NotProvenError(
+                f"{_NAME}: expected layers that have the rate {rate} together, got none for recurrent "
+                "weights that give each of them half of it. Scale down weight_ih of the later layers, or "
+                "take fewer."
+            )
+        triples = zip(flat, weights, factors, strict=True)
+        factors = [_factor(layer, rate * (1 - room), weight.dtype, t) for layer, weight, t in triples]
+        for weight, start, t in zip(weights, kept, factors, strict=True):
+            weight.copy_(start * t)
+        layers = torch_layers(module, bound, _NAME)
+        proof = prove(layers)
+    starts = shaped([[starts_of(each) for each in row] for row in layers], layers, is_cell)
+    scaling: Any = shaped(proof.scalings, layers, is_cell)
+    return Contraction(proof.rate, scaling, starts, proof.norm, proof.obstacle)  # type: ignore[arg-type]
+
+
+def _recurrent(module: Any) -> list[Tensor]:
+    """Return the recurrent weights, in the order of layers and directions."""
+    if isinstance(module, nn.RNNCellBase):
+        return [module.weight_hh]
+    return [tensors[1] for tensors in module.all_weights]
+
+
+def _check_possible(layer: Weights, rate: float) -> None:
+    """Raise where no recurrent weights, however small, have the rate."""
+    reach = layer.scaled(0.0).reach()[0]
+    unit = int(np.argmax(reach))
+    if reach[unit] < rate or (layer.kind == "GRU" and rate == 1):
+        return
+    gate, suffix = ("update", "z") if layer.kind == "GRU" else ("forget", "f")
+    _, W, b = layer.gate(suffix)
+    if not math.isfinite(layer.input_bound) and W[unit].any():
+        remedy = "Pass input_bound, the largest entry that an input has."
+    else:
+        remedy = (
+            f"Its biases b_ih + b_hh = {b[unit]:.3g} and inputs of at most {layer.input_bound:.3g} give an "
+            f"argument of {_argument(W[unit], b[unit], layer.input_bound):.3g} without any recurrent weight: "
+            "lower that bias, take a larger rate, or spectral_param.nn.ContractingGRU, which clamps gates."
+        )
+    raise ValueError(
+        f"rate: expected one above the largest value of the {gate} gates, got {rate!r} for {layer.name}, "
+        f"where the {gate} gate of unit {unit} can reach {reach[unit]:.6g}. {remedy}"
+    )
+
+
+def _argument(inputs: Array, bias: float, input_bound: float) -> float:
+    return float(inputs.sum() * input_bound if inputs.any() else 0.0) + float(bias)
+
+
+def _factor(layer: Weights, rate: float, dtype: torch.dtype, most: float) -> float:
+    """Return the largest t <= ``most``, to 1e-8, for which a layer has the rate by itself, once rounded."""
+    if has_rate(layer.scaled(most), rate):
+        return most
+    inside, outside = 0.0, most
+    while outside - inside > 1e-8 * outside:
+        t = (inside + outside) / 2
+        inside, outside = (t, outside) if has_rate(layer.scaled(t), rate) else (inside, t)
+    return inside * (1 - 4 * torch.finfo(dtype).eps)

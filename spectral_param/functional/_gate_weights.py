@@ -1,0 +1,179 @@
+"""The weights of recurrent layers in double precision, and their comparison functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from spectral_param._matrices import Array
+from spectral_param._precision import to_double
+from spectral_param.functional._comparison import Layer, comparison_root
+
+_EPS = float(np.finfo(np.float64).eps)
+Kind = Literal["RNN", "GRU", "LSTM"]
+_LABELS = {
+    "GRU": {"r": "reset", "z": "update", "n": "candidate"},
+    "LSTM": {"i": "input", "f": "forget", "g": "candidate", "o": "output"},
+}
+
+
+def as_array(t: Tensor) -> Array:
+    """Return a copy of the values of a tensor in double precision."""
+    found: Array = to_double(t.detach()).cpu().numpy().copy()
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """One layer in one direction.
+
+    Attributes:
+        name: For messages.
+        kind: Which equations.
+        hidden: U, ``(gates · n, n)``, in torch's order of the gates.
+        inputs: W, ``(gates · n, m)``.
+        bias: The sum of both biases, ``(gates · n,)``. Unused for "RNN".
+        candidate_bias: b_hn of a GRU, ``(n,)``.
+        input_bound: The largest entry of an input; infinite if none is known.
+        output_bound: The largest entry of a state; infinite for ReLU.
+        limit: The largest arguments of the update gates, ``(n,)``, if they are clamped.
+        scaling: A d that has a rate, ``(n,)``, if one is known.
+    """
+
+    name: str
+    kind: Kind
+    hidden: Array
+    inputs: Array
+    bias: Array
+    candidate_bias: Array
+    input_bound: float
+    output_bound: float = 1.0
+    limit: Array | float = math.inf
+    scaling: Array | None = None
+
+    @property
+    def units(self) -> int:
+        """Number of hidden units."""
+        return int(self.hidden.shape[1])
+
+    @property
+    def states(self) -> int:
+        """Number of states: of an LSTM h and c."""
+        return self.units * (2 if self.kind == "LSTM" else 1)
+
+    def scaled(self, factor: float) -> Weights:
+        """Return the layer with its recurrent weights multiplied by a factor."""
+        return dataclasses.replace(self, hidden=factor * self.hidden)
+
+    def gate(self, name: str) -> tuple[Array, Array, Array]:
+        """Return |U|, |W| and b of a gate: r, z, n of a GRU, i, f, g, o of an LSTM."""
+        names = {"GRU": "rzn", "LSTM": "ifgo", "RNN": "n"}[self.kind]
+        n = self.units
+        rows = slice(names.index(name) * n, (names.index(name) + 1) * n)
+        return np.abs(self.hidden[rows]), np.abs(self.inputs[rows]), self.bias[rows]
+
+    def reach(self) -> tuple[Array, Array]:
+        """Return z̄ of a GRU or f̄ of an LSTM, the largest values of the gate that holds, and 1 - z̄."""
+        U, W, b = self.gate("z" if self.kind == "GRU" else "f")
+        rows, inputs = U.sum(axis=1), W.sum(axis=1)
+        # Without a bound, a gate that reads no input has one all the same.
+        with np.errstate(invalid="ignore"):
+            inputs = np.where(inputs > 0, inputs * self.input_bound, 0.0)
+        # Unlike the other sums, this one has signs: its rounding is relative to the moduli.
+        room = (sum(U.shape) + W.shape[1] + 8) * _EPS
+        a = np.minimum(inputs + rows + b + room * (inputs + rows + np.abs(b)), self.limit)
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
+
+    def cell_bound(self) -> Array:
+        """Return κ of an LSTM, which its cells stay within; infinite where a forget gate reaches 1."""
+        with np.errstate(divide="ignore"):
+            return 1 / self.reach()[1]
+
+    def comparison(self, reads: bool, holds: bool = False) -> Layer:
+        """Return the comparison function.
+
+        Args:
+            reads: Whether the inputs of two runs may differ, as those of a later layer.
+            holds: Whether the rate 1 is asked for, which needs no bound of the update gates of a GRU.
+        """
+        if self.kind == "RNN":
+            linear = self._beside(self.gate("n"), reads)
+            nothing = np.zeros_like(linear)
+            return Layer(linear, nothing, nothing, slice(None))
+        return self._gru(reads, holds) if self.kind == "GRU" else self._lstm(reads)
+
+    def parts(self, d: Array) -> dict[str, float]:
+        """Return how much each gate adds to g(d)/d, on average: for messages."""
+        h = d[: self.units]
+        found = {}
+        for name, label in _LABELS[self.kind].items():
+            factor = np.ones(self.units)
+            if name == "r":
+                factor = self._products() / 4
+            elif name == "f":
+                factor = self.cell_bound() / 4
+            elif name in "io":
+                factor = factor / 4
+            found[label] = float((factor * (self.gate(name)[0] @ h) / h).mean())
+        return found
+
+    def _beside(self, gate: tuple[Array, Array, Array], reads: bool) -> Array:
+        U, W, _ = gate
+        return np.concatenate([U, W], axis=1) if reads else U
+
+    def _products(self) -> Array:
+        """Return q, the largest |U_n h + b_hn|."""
+        found: Array = self.gate("n")[0].sum(axis=1) + np.abs(self.candidate_bias)
+        return found
+
+    def _gru(self, reads: bool, holds: bool) -> Layer:
+        z, rest = self.reach()
+        A = z[:, None] * self._beside(self.gate("z"), reads)
+        C = self._beside(self.gate("n"), reads) + self._products()[:, None] / 4 * self._beside(
+            self.gate("r"), reads
+        )
+        if holds:
+            return Layer(A, A, C, slice(None), holds=True)
+        A, C = rest[:, None] * A, rest[:, None] * C
+        linear = A.copy()
+        linear[:, : self.units] += np.diag(z)
+        return Layer(linear, A, C, slice(None))
+
+    def _lstm(self, reads: bool) -> Layer:
+        n = self.units
+        f, _ = self.reach()
+        i, forget, g, o = (self._beside(self.gate(name), reads) for name in "ifgo")
+
+        def placed(of_h: Array, of_c: Array | None = None) -> Array:
+            """Return the columns of h, c and the inputs."""
+            c = np.zeros((n, n)) if of_c is None else of_c
+            return np.concatenate([of_h[:, :n], c, of_h[:, n:]], axis=1)
+
+        cell = placed(self.cell_bound()[:, None] / 4 * forget, np.diag(f))
+        crossed, squared = placed(i / 4), placed(g)
+        # Above c stands h, as torch returns them.
+        return Layer(
+            np.concatenate([cell + placed(o / 4), cell]),
+            np.concatenate([crossed, crossed]),
+            np.concatenate([squared, squared]),
+            slice(0, n),
+        )
+
+
+def has_rate(layer: Weights, rate: float) -> bool:
+    """Return whether a layer by itself is proven to have a rate of at most 1."""
+    if layer_is_bounded(layer) and comparison_root([layer.comparison(False)], rate).rate <= rate:
+        return True
+    if layer.kind != "GRU" or rate < 1:
+        return False
+    return comparison_root([layer.comparison(False, holds=True)], 1.0).rate <= 1
+
+
+def layer_is_bounded(layer: Weights) -> bool:
+    """Return whether the gate that holds stays below 1, as every rate below 1 and every LSTM needs."""
+    return layer.kind == "RNN" or bool((layer.reach()[1] > 0).all())

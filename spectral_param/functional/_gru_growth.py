@@ -1,0 +1,92 @@
+r"""What a gated recurrent unit does to the difference of two states, row by row, as differentiable numbers.
+
+With h⁺ = (1 - z) ν + z h, r = σ(. + U_r h), z = σ(. + U_z h), ν = tanh(. + r (U_n h + b)), the cube
+\|h_i\| <= 1 is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\|
+and \|b\|. The slopes of the gates are z(1 - z), r(1 - r) <= 1/4 and 1 - ν². So two states that read the same
+input obey, entry by entry for every d >= \|δh\|,
+
+.. math:: |δh^+| ≤ z d + (1 - z) f(d), \qquad f(d)_i = \max_{0 ≤ ν ≤ 1} (1 + ν) (A d)_i + (1 - ν^2) (C d)_i,
+
+with A = \|U_z\| and C = \|U_n\| + ¼ diag(q) \|U_r\| (z(1 - z) <= 1 - z was used). The maximum is
+(Ad)_i + (Cd)_i + (Ad)_i²/(4 (Cd)_i), at ν = (Ad)_i/(2 (Cd)_i), or 2 (Ad)_i if that ν exceeds 1.
+
+f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i, which depends on the rows i of U alone. In
+the norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i, for update gates of at most z̄_i and
+s_i <= 1. So gates of at most
+
+.. math:: \bar z_i = \frac{r - s_i}{1 - s_i} = σ(L_i), \qquad L_i = \log\frac{r - s_i}{1 - r},
+
+have the rate r. Each row may be scaled by itself: q is a sum of that row, so rows multiplied by t <= 1 have
+at most t s_i. The least s that all rows can have, over all d, is the Perron root of f.
+
+Idea: Bonassi, Farina and Scattolini, "On the stability properties of gated recurrent units neural networks"
+(2021), whose condition has d = 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import precise
+from spectral_param._matrices import Array
+from spectral_param.functional._comparison import Layer, Root, comparison_root
+
+_EPS = torch.finfo(torch.float64).eps
+# d is between e^-14 and e^14, so that its condition stays below 1e12 or so.
+_RANGE = 14.0
+
+
+def scaling_of(logarithm: Tensor) -> Tensor:
+    """Return d in double precision for any parameters, which are about log d."""
+    return (_RANGE * torch.tanh(logarithm.to(torch.float64) / _RANGE)).exp()
+
+
+def logarithm_of(scaling: Tensor) -> Tensor:
+    """Return the parameters of d, or of the nearest one in the range."""
+    centered = scaling.log() - (scaling.log().amax() + scaling.log().amin()) / 2
+    return _RANGE * torch.atanh((centered / _RANGE).clamp(-1 + 1e-12, 1 - 1e-12))
+
+
+def gru_growth(weight_hh: Tensor, bias: Tensor | None, d: Tensor) -> Tensor:  # (3n, n), (n,), (n,) -> (n,)
+    """Return s in double precision, rounded up.
+
+    Args:
+        weight_hh: U_r, U_z and U_n stacked.
+        bias: b, the recurrent bias of ν.
+        d: The units of the states, in double precision.
+    """
+    with precise(weight_hh):
+        U_r, A, U_n = weight_hh.to(torch.float64).abs().chunk(3)
+        q = U_n.sum(dim=1)
+        if bias is not None:
+            q = q + bias.to(torch.float64).abs()
+        a, c = A @ d, U_n @ d + q * (U_r @ d) / 4
+        at_end = a >= 2 * c
+        divisor = torch.where(at_end, 1, 4 * c)
+        s = (a + torch.where(at_end, a, c + a * (a / divisor))) / d
+        # Sums of non-negative numbers: rounding is relative, at most the number of operations times eps.
+        return s * (1 + 2 * (len(d) + 20) * _EPS)
+
+
+def least_growth(weight_hh: Array, bias: Array, goal: float | None = None) -> Root:
+    """Return the least s that all rows can have, and its d; or whether it is at most ``goal``."""
+    U_r, A, U_n = abs(weight_hh).reshape(3, -1, weight_hh.shape[1])
+    C = U_n + ((U_n.sum(axis=1) + abs(bias)) / 4)[:, None] * U_r
+    return comparison_root([Layer(A, A, C, slice(None))], goal)
+
+
+def largest_factor(weight_hh: Array, bias: Array, most: float) -> float:
+    """Return the largest t <= 1, to 1e-9, for which tU has a least growth of at most ``most``."""
+    s = least_growth(weight_hh, bias).rate
+    if s <= most:
+        return 1.0
+    inside, outside = most / s, min(1.0, math.sqrt(most / s))  # t² s <= least growth <= t s.
+    inside *= 1 - 1e-12
+    while outside > inside * (1 + 1e-9):
+        t = (inside + outside) / 2
+        is_inside = least_growth(t * weight_hh, bias, most).rate <= most
+        inside, outside = (t, outside) if is_inside else (inside, t)
+    return inside
