@@ -8,7 +8,7 @@ import fnmatch
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -21,13 +21,15 @@ from torch.nn.utils.parametrize import (
     remove_parametrizations,
     type_before_parametrizations,
 )
+from torch.optim import Optimizer
 
+from spectral_param import _after_step
 from spectral_param._context import has_no_values
 from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.copies import RESETS
 from spectral_param._parametrizations.foreign import originals_for
-from spectral_param.functional._checks import check_module, described, whole_number
+from spectral_param.functional._checks import check_finite, check_module, described, whole_number
 
 M = TypeVar("M", bound=nn.Module)
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -55,6 +57,7 @@ def constrain(
     *,
     init: Init = None,
     gates: int | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
@@ -87,6 +90,9 @@ def constrain(
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
+        optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
+            in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
+            and after each step of the one optimizer that has it; see below.
 
     Returns:
         The module.
@@ -104,6 +110,25 @@ def constrain(
     constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
     padding, and bounds the norm of the layer.
 
+    **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
+    nothing, and the ``state_dict`` is that of the module without the constraint.
+
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+        >>> layer = spectral_param.constrain(
+        ...     layer, "weight", spectral_param.ScaledCayley(), optimizer=optimizer
+        ... )
+        >>> layer(torch.randn(8, 64)).square().mean().backward()
+        >>> optimizer.step()
+        >>> W = layer.weight
+        >>> type(W).__name__, torch.allclose(W.mT @ W, torch.eye(64), atol=1e-5)
+        ('Parameter', True)
+
+    The constraint holds after each step, until something else writes to the weight. Nothing of it is saved:
+    call ``constrain`` again when a run is resumed. A weight that has several names in the module is one
+    parameter. What trains the proof of its own constraint cannot be held in this way, and is refused. A
+    weight that a step leaves non-finite stays as it is, with one warning.
+
     Warns:
         UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before it.
     """
@@ -113,10 +138,15 @@ def constrain(
     targets = _targets(module, tensor_name)
     _check_chain(chain, init)
     _check_gates(chain, gates)
+    if optimizer is not None:
+        _hold(module, tensor_name, targets, chain, gates, init, _after_step.checked_optimizers(optimizer))
+        return module
     for full, owner, name in targets:
         with _naming(full, tensor_name):
             _check_kind(owner, name, chain, gates)
-            _check_target(module, owner, name, init)
+            _check_not_held(owner, name)
+            _check_target(owner, name, init)
+            _check_one_name(module, owner, name)
     before = [_Snapshot(owner, name) for _, owner, name in targets]
     stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_others(owner, name)]
     try:
@@ -143,7 +173,8 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
     It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
     longer needs this library: it can be scripted, exported, or loaded where the library is not installed. An
-    optimizer has to be made anew, because the parameters are new.
+    optimizer has to be made anew, because the parameters are new; but not for a weight that is held after the
+    step, which is let go.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
@@ -168,7 +199,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
     """
     left = []
     for _, owner, name in _targets(module, tensor_name):
-        if not is_parametrized(owner, name):
+        if _after_step.release(module, owner, name) or not is_parametrized(owner, name):
             continue
         links: Any = owner.parametrizations[name]  # type: ignore[index]
         if not any(isinstance(link, Parametrization) for link in links):
@@ -186,6 +217,86 @@ def remove(module: M, tensor_name: str = "*") -> M:
             stacklevel=2,
         )
     return module
+
+
+def _hold(
+    module: nn.Module,
+    pattern: str,
+    targets: list[tuple[str, nn.Module, str]],
+    chain: list[Any],
+    gates: int | None,
+    init: Init,
+    optimizers: list[Optimizer],
+) -> None:
+    """Hold the weights of the targets after the steps of their optimizers."""
+    prepared: dict[Tensor, tuple[Tensor, Parametrization, Optimizer]] = {}
+    for full, owner, name in targets:
+        with _naming(full, pattern):
+            _check_kind(owner, name, chain, gates)
+            _check_target(owner, name, init)
+            weight = _plain_weight(owner, name, chain)
+            if weight in prepared:
+                continue
+            _check_not_held(owner, name)
+            for other, its_name, _ in _names_of(module, weight):
+                _check_kind(other, its_name, chain, gates)
+            link = _prepared(chain[0], owner, name, gates)
+            assert isinstance(link, Parametrization)
+            _after_step.check_set(link, weight)
+            chosen = _after_step.optimizer_of(weight, optimizers)
+            _after_step.begin(link, weight)
+            link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
+            prepared[weight] = _start_held(link, weight, init), link, chosen
+    for weight, (start, link, chosen) in prepared.items():
+        _after_step.write(weight, start)
+        _after_step.hold(_names_of(module, weight), link, chosen)
+
+
+def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
+    """Return a parameter that can be held after the step."""
+    kind, weight = type(owner).__name__, owner._parameters.get(name)
+    remedy = "Leave out the optimizer, to hold the weight by a map"
+    if len(chain) > 1 or not isinstance(chain[0], Parametrization):
+        got = f"a {type(chain[0]).__name__}" if len(chain) == 1 else f"{len(chain)} of them"
+        raise ValueError(
+            f"constraint: expected one constraint of this library with an optimizer, got {got}. {remedy}."
+        )
+    if weight is None:
+        got = "a parametrization" if is_parametrized(owner, name) else "a buffer"
+        raise ValueError(
+            f"{kind}: expected a parameter with an optimizer, got {name!r}, which is {got}. {remedy}, "
+            "or call spectral_param.remove before."
+        )
+    if has_no_values(weight):
+        raise ValueError(
+            f"{kind}: expected a parameter with values, got {name!r} on the meta device. Load the weights, "
+            "construct the optimizer, then constrain."
+        )
+    return weight
+
+
+def _check_not_held(owner: nn.Module, name: str) -> None:
+    weight = owner._parameters.get(name)
+    if name in _after_step.held_by(owner) and weight is not None and _after_step.is_watched(weight):
+        raise ValueError(
+            f"{type(owner).__name__}: expected a weight without a constraint, got {name!r}, which an "
+            "optimizer puts back after each step. Call spectral_param.remove before."
+        )
+
+
+def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
+    """Return the initial weight, in the set."""
+    W = _after_step.whole(weight).detach().clone()
+    with torch.no_grad():
+        if isinstance(init, str):
+            trial = copy.deepcopy(link)
+            return trial(*trial._start_again("init"))
+        if isinstance(init, Tensor):
+            W.copy_(init)
+        elif callable(init):
+            init(W)
+    check_finite(W, type(link).__name__)
+    return _after_step.projected(link, W)
 
 
 def _of_others(owner: nn.Module, name: str) -> list[str]:
@@ -532,7 +643,7 @@ def strides_of(owner: Any) -> tuple[int, ...]:
     return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))
 
 
-def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) -> None:
+def _check_target(owner: nn.Module, name: str, init: Init) -> None:
     """Raise for tensors on which a constraint would not hold or would be meaningless."""
     kind = type(owner).__name__
     weight = owner._parameters.get(name, owner._buffers.get(name))
@@ -554,12 +665,22 @@ def _check_target(module: nn.Module, owner: nn.Module, name: str, init: Init) ->
         )
     if isinstance(init, Tensor) and init.is_complex() and not weight.is_complex():
         raise ValueError(f"init: expected a real tensor for a real weight, got {init.dtype}. Pass init.real.")
-    aliases = [
-        f"{path}.{other}" if path else other
+
+
+def _names_of(module: nn.Module, weight: Tensor | None) -> list[tuple[nn.Module, str, str]]:
+    """Return the modules that have a tensor, its name there, and its full name."""
+    return [
+        (part, name, f"{path}.{name}" if path else name)
         for path, part in module.named_modules()
-        for other, tensor in (*part._parameters.items(), *part._buffers.items())
-        if tensor is weight and (part is not owner or other != name)
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if tensor is weight and tensor is not None
     ]
+
+
+def _check_one_name(module: nn.Module, owner: nn.Module, name: str) -> None:
+    """Raise for a tensor of which another name would stay unconstrained."""
+    kind, weight = type(owner).__name__, owner._parameters.get(name, owner._buffers.get(name))
+    aliases = [full for part, other, full in _names_of(module, weight) if part is not owner or other != name]
     if aliases:
         raise ValueError(
             f"{kind}: expected a tensor with one name, got {name!r}, which is also registered as "

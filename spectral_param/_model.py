@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
+from spectral_param import _after_step
 from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
 from spectral_param._parametrizations.base import real_entries
 from spectral_param._parametrizations.foreign import adapted
@@ -48,8 +48,9 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 def constraints(model: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints of this library in a model, by the names of their weights.
 
-    A bound that is set on a constraint acts from the next read on. Of a list of constraints it is the last
-    one, which is sure to hold.
+    Both those that are held by a map and those that are held after each step of an optimizer. A bound that is
+    set on a constraint acts from the next read on, or from the next step. Of a list of constraints it is the
+    last one, which is sure to hold.
 
     Args:
         model: Any model.
@@ -65,17 +66,19 @@ def constraints(model: nn.Module) -> dict[str, Parametrization]:
     found: dict[str, Parametrization] = {}
     for path, owner in model.named_modules(remove_duplicate=False):
         lists: Any = owner.parametrizations if is_parametrized(owner) else {}
-        for name, links in lists.items():
-            if isinstance(links[-1], Parametrization):
-                found[f"{path}.{name}" if path else name] = links[-1]
+        own = {name: links[-1] for name, links in lists.items() if isinstance(links[-1], Parametrization)}
+        for name, constraint in {**own, **_after_step.held_by(owner)}.items():
+            found[f"{path}.{name}" if path else name] = constraint
     return found
 
 
 def violation(model: nn.Module) -> dict[str, float]:
-    """Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
+    r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
 
     It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
-    weight that is not finite. Nothing that training depends on is changed.
+    weight that is not finite. Averages of weights that are held after the step leave their sets: this says by
+    how much, and :meth:`spectral_param.Parametrization.project` mends it. Nothing that training depends on is
+    changed. Where FSDP2 shards weights that are held after the step, all processes have to call it.
 
     Args:
         model: Any model.
@@ -85,23 +88,24 @@ def violation(model: nn.Module) -> dict[str, float]:
 
     Example:
         >>> layer = torch.nn.Linear(8, 8)
-        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.ScaledCayley())
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> cayley = spectral_param.ScaledCayley()
+        >>> layer = spectral_param.constrain(layer, "weight", cayley, optimizer=optimizer)
         >>> spectral_param.violation(layer)
         {'weight': 0.0}
+        >>> _ = layer.weight.data.mul_(2)
+        >>> round(spectral_param.violation(layer)["weight"], 4)  # 3√8
+        8.4853
     """
     return {
-        name: _distance(constraint, _weight_of(model, name))
+        name: _after_step.distance(constraint, _weight_of(model, name))
         for name, constraint in constraints(model).items()
     }
 
 
-def _distance(constraint: Parametrization, W: Tensor) -> float:
-    return float(constraint.distance(W).max()) if bool(W.isfinite().all()) else math.nan
-
-
 def _weight_of(model: nn.Module, full: str) -> Tensor:
     path, _, name = full.rpartition(".")
-    weight: Tensor = getattr(model.get_submodule(path), name).detach()
+    weight: Tensor = getattr(model.get_submodule(path), name)
     return weight
 
 
@@ -185,8 +189,9 @@ def _named(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 def num_free_parameters(module: nn.Module) -> int:
     """Return the number of independent real numbers that a model trains.
 
-    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2. All
-    other parameters count their entries. Frozen parameters do not count, and shared ones count once.
+    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2, held
+    by its map or after the step. All other parameters count their entries. Frozen parameters do not count,
+    and shared ones count once.
 
     Args:
         module: Any model.
@@ -205,6 +210,12 @@ def num_free_parameters(module: nn.Module) -> int:
             if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
                 total += part[0].free_parameters(*originals)
             counted.update(originals)
+        for name, constraint in _after_step.held_by(part).items():
+            weight = part._parameters[name]
+            assert weight is not None
+            if weight.requires_grad and weight not in counted:
+                total += _after_step.free_parameters(constraint)
+            counted.add(weight)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter not in counted:
             total += real_entries(parameter)

@@ -2395,6 +2395,93 @@ PAPERS = (
     ),
 )
 
+HELD = (
+    Fault(
+        "hook-lost: no hook is registered",
+        "spectral_param/_after_step.py",
+        "        optimizer.register_step_post_hook(hook)\n",
+        "",
+        promise("after_step/test_sets.py", "orthonormal"),
+    ),
+    Fault(
+        "hook-twice: an optimizer gets another hook for each of its weights",
+        "spectral_param/_after_step.py",
+        "    hook = _HOOKS.get(optimizer)\n",
+        "    hook = None\n",
+        promise("after_step/test_use.py", "one_hook"),
+    ),
+    Fault(
+        "moved: a member is put back once more, by a hook that runs twice",
+        "spectral_param/_held.py",
+        "    return torch.where((moved > _ROUNDINGS * eps * size)[..., None, None], Y, X)\n",
+        "    return Y\n",
+        promise("after_step/test_sets.py", "every_set and singular"),
+    ),
+    Fault(
+        "replaced: another parameter in its place is not noticed",
+        "spectral_param/_after_step.py",
+        "owner._parameters.get(self.name) is not known)",
+        "False)",
+        promise("after_step/test_use.py", "replaced"),
+    ),
+    Fault(
+        "let-go: a weight that was removed is still put back",
+        "spectral_param/_after_step.py",
+        "[entry for entry in hook.entries if entry.constraint is not constraint]",
+        "hook.entries",
+        promise("after_step/test_use.py", "remove"),
+    ),
+    Fault(
+        "asked: asking how far a weight is outside moves what is followed",
+        "spectral_param/_parametrizations/base.py",
+        "        trial = copy.deepcopy(self)\n        trial._layout = trial._layout_of(W)\n",
+        "        trial = self\n        trial._layout = trial._layout_of(W)\n",
+        promise("after_step/test_use.py", "reading"),
+    ),
+    Fault(
+        "one-name: a tied weight is held under one of its names",
+        "spectral_param/_constrain.py",
+        "        _after_step.hold(_names_of(module, weight), link, chosen)\n",
+        "        _after_step.hold(_names_of(module, weight)[:1], link, chosen)\n",
+        promise("after_step/test_use.py", "tied"),
+    ),
+    Fault(
+        "curvature: LBFGS keeps its memory after a projection",
+        "spectral_param/_after_step.py",
+        '        state["n_iter"] = 0\n',
+        "",
+        promise("after_step/test_use.py", "lbfgs"),
+    ),
+    Fault(
+        "restart-held: reset_parameters leaves a held weight outside of its set",
+        "spectral_param/_after_step.py",
+        "            write(self._owner._parameters[name], constraint.sample())\n",
+        "            pass\n",
+        promise("after_step/test_use.py", "reset"),
+    ),
+    Fault(
+        "near-edge: coordinates that are found next do not prove a weight inside its bound",
+        "spectral_param/_held.py",
+        "    room = 10 * n * eps + _SEARCH\n",
+        "    room = 0.0\n",
+        promise("after_step/test_conformance.py", "diagonal and stays"),
+    ),
+    Fault(
+        "third: the iteration has second order",
+        "spectral_param/_sets/orthonormal.py",
+        "0.375 * S - 0.5 * E",
+        "0.25 * S - 0.5 * E",
+        ("tests/internal/sets", "-k", "how_many"),
+    ),
+    Fault(
+        "rank: without waiting, a singular value of zero stays zero",
+        "spectral_param/_sets/orthonormal.py",
+        "X / norm + own * _generic(X)",
+        "X / norm",
+        ("tests/internal/sets", "-k", "degenerate"),
+    ),
+)
+
 FAULTS = (
     *PROMISES,
     *GRADIENTS,
@@ -2411,4 +2498,5 @@ FAULTS = (
     *DIAGONAL,
     *GATES,
     *PAPERS,
+    *HELD,
 )

@@ -33,6 +33,8 @@ DEPENDS = (
 VARIES = "^steps"
 
 SEEDS, UNITS, RATE = 5, 48, 0.999
+#: A network of :mod:`benchmarks.measures.after_step`.
+HELD = "ScoRNN, after the step"
 #: What is certified of each network.
 CERTIFIED = {
     "RNN": "nothing",
@@ -50,6 +52,7 @@ class Recurrent(nn.Module):
     def __init__(self, name: str, inputs: int, outputs: int) -> None:
         super().__init__()
         self.rnn: nn.Module = _network(name, inputs)
+        self.is_held = name == HELD
         self.head = nn.Linear(UNITS, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,12 +70,21 @@ def _network(name: str, inputs: int) -> nn.Module:
         "ContractingRNN": lambda: sp.nn.ContractingRNN(inputs, UNITS, rate=RATE),
         "ENRNN": lambda: sp.nn.ENRNN(inputs, long, UNITS - long),
         "ScoRNN": lambda: sp.nn.ScoRNN(inputs, UNITS),
+        HELD: lambda: sp.remove(sp.nn.ScoRNN(inputs, UNITS)),
         "LSTM": lambda: nn.LSTM(inputs, UNITS),
     }[name]()
 
 
-def _trained(model: nn.Module, step: Callable[[int], Tensor], steps: int, rate: float) -> None:
-    optimizer = torch.optim.Adam(sp.param_groups(model, rate, rate / 4))
+def _trained(model: Recurrent, step: Callable[[int], Tensor], steps: int, rate: float) -> None:
+    groups = sp.param_groups(model, rate, rate / 4)
+    held = [name for name, _ in model.named_parameters() if "weight_hh" in name and model.is_held]
+    if held:
+        others = [p for name, p in model.named_parameters() if name not in held]
+        own = [model.get_parameter(name) for name in held]
+        groups = [{"params": others, "lr": rate}, {"params": own, "lr": rate / 4}]
+    optimizer = torch.optim.Adam(groups)
+    for name in held:
+        sp.constrain(model, name, sp.ScaledCayley(), optimizer=optimizer)
     for i in range(steps):
         optimizer.zero_grad()
         step(i).backward()

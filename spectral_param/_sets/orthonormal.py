@@ -167,8 +167,11 @@ def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, T
     X = divided(W, power_of_two_scale(W))
     # The root of ‖XᴴX‖ in the Frobenius norm is a bound of ‖X‖₂, and at most n^(1/4) times it.
     norm = size_of(X.mH @ X).sqrt()[..., None, None]
-    X = X / torch.where(norm > 0, norm, 1) + eps * _generic(X)
-    for rho in _scales(eps * _MARGIN, torch.finfo(W.dtype).eps):
+    own = torch.finfo(W.dtype).eps
+    X = torch.where(
+        norm > 0, X / norm + own * _generic(X), torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
+    )
+    for rho in _scales(own * _MARGIN, own):
         X = 1.5 * rho * X - (0.5 * rho**3) * (X @ (X.mH @ X))
     E = deviation(X)
     found = torch.where(stays[..., None, None], W, _of_third_order(X, E, E @ E))
@@ -178,7 +181,7 @@ def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, T
 # The largest ρ of Chen and Chow: σ = 1 is mapped to 0.1.
 _LARGEST_SCALE = 1.69770248526
 # Smallest singular value that the iteration is for, in rounding errors of the matrix.
-_MARGIN = 1e-4
+_MARGIN = 1e-6
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import spectral_param as sp
+from tests.messages import refused
 from tests.peers.test_safetensors import MODELS, made, output, safetensors
 
 accelerate = pytest.importorskip("accelerate")
@@ -65,3 +66,16 @@ def test_an_accelerator_trains_a_model() -> None:
     assert losses[-1] < losses[0]
     W = accelerator.unwrap_model(model)[0].weight
     assert (W.mT @ W - torch.eye(8)).abs().max() < 1e-5
+
+
+def test_an_accelerator_trains_a_weight_that_is_held_after_the_step() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    with refused("optimizer: expected one that takes hooks, got AcceleratedOptimizer"):
+        sp.constrain(model, "0.weight", sp.ScaledCayley(), optimizer=optimizer)
+    sp.constrain(model, "0.weight", sp.ScaledCayley(), optimizer=optimizer.optimizer)
+    for _ in range(3):
+        accelerator.backward(model(torch.randn(16, 8)).square().mean())
+        optimizer.step()
+        assert sp.violation(model) == {"0.weight": 0.0}

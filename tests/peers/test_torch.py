@@ -10,6 +10,7 @@ from torch import nn
 
 import spectral_param as sp
 from spectral_param.testing import holder
+from tests.messages import refused
 from tests.promises.cases import CASES
 
 pytest.importorskip("expecttest")  # torch.testing._internal imports it.
@@ -51,6 +52,32 @@ def test_a_constraint_holds_under_every_configuration_of_the_optimizers(case, in
         assert case.violation(module.weight.detach()).max() < 1e-9
     assert module.weight.isfinite().all()
     assert not torch.equal(module.weight, before) or not optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize(("info", "given"), CONFIGURATIONS)
+@pytest.mark.parametrize("make", [sp.ScaledCayley, lambda: sp.SpectralNorm(0.9, "equal")], ids=["Q", "norm"])
+def test_a_weight_is_held_after_the_steps_of_every_configuration(make, info, given) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 5, bias=False, dtype=DTYPE)
+    optimizer = info.optim_cls(layer.parameters(), **given.kwargs)
+    if given.kwargs.get("differentiable"):
+        with refused("optimizer: expected one whose steps are not differentiated"):
+            sp.constrain(layer, "weight", make(), optimizer=optimizer)
+        return
+    sp.constrain(layer, "weight", make(), optimizer=optimizer)
+    before, G = layer.weight.detach().clone(), torch.randn(5, 5, dtype=DTYPE)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (layer.weight * G).sum() + layer.weight.pow(4).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        closure()
+        optimizer.step(closure)
+        assert sp.violation(layer) == {"weight": 0.0}
+    assert not torch.equal(layer.weight, before) or not optimizer.param_groups[0]["lr"]
 
 
 def recurrent(kind):

@@ -18,6 +18,8 @@ LAYERS = (
     ("_at_host", "_map"),
     ("_eigen", "_recurrence", "functional", "_sets"),
     ("_parametrizations", "init"),
+    ("_held",),
+    ("_after_step",),
     ("_constrain", "_model"),
     ("dynamics", "nn"),
     ("analysis", "testing"),

@@ -1,0 +1,139 @@
+"""A plain weight that is put back into its set after each step of its optimizer: the sets."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import spectral_param as sp
+from tests.promises.after_step.common import defect, held, steps
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, 1e-2),
+    "fused AdamW": lambda p: torch.optim.AdamW(p, 1e-2, fused=True),
+    "one by one": lambda p: torch.optim.AdamW(p, 1.0, foreach=False),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 1e-2),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, 1e-2),
+}
+
+
+SETS: dict[str, Callable[[], sp.Parametrization]] = {
+    "norm": lambda: sp.SpectralNorm(0.4),
+    "equal norm": lambda: sp.SpectralNorm(1.5, "equal"),
+    "radius": lambda: sp.SpectralRadiusNorm(0.9),
+    "radius at most": lambda: sp.SpectralRadiusNorm(0.3, "at_most"),
+    "abscissa": lambda: sp.SpectralAbscissa(-0.1),
+    "singular values": lambda: sp.SingularValues(0.1),
+    "signs": lambda: sp.SignPattern(torch.tensor([[1.0, -1.0, 0.0, math.nan]]).expand(12, 4).repeat(1, 3)),
+    "diagonal metric": lambda: sp.LyapunovForm(radius=0.5, metric="diagonal"),
+    "blocks": lambda: sp.BlockTriangular([(8, sp.ScaledCayley()), (4, sp.SpectralNorm(0.5))], coupling=True),
+    "Householder": sp.Householder,
+    "Givens": sp.Givens,
+    "exponential": sp.SkewExponential,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_orthonormal_after_each_step_of_any_optimizer(make, dtype) -> None:
+    model = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 20), nn.Linear(20, 9), nn.Linear(9, 9)).to(dtype)
+    weights, keys = [layer.weight for layer in model], list(model.state_dict())
+    memory = [w.data_ptr() for w in weights]
+    optimizer = make(model.parameters())
+    sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizer)
+    for _ in range(10):
+        assert max(map(defect, weights)) <= 8
+        steps(model, optimizer, 1)
+    assert [layer.weight for layer in model] == weights
+    assert [w.data_ptr() for w in weights] == memory
+    assert list(model.state_dict()) == keys
+    assert {type(layer) for layer in model} == {nn.Linear}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_holds_after_each_step(name) -> None:
+    layer, optimizer = held(SETS[name]())
+    for _ in range(5):
+        assert sp.violation(layer) == {"weight": 0.0}
+        steps(layer, optimizer, 1)
+    before = layer.weight.detach().clone()
+    optimizer.zero_grad()
+    optimizer.step()  # Nothing to step by: a member keeps its bits.
+    assert torch.equal(layer.weight, before)
+    with torch.no_grad():
+        layer.weight.copy_(-3 * before + 1)
+    assert sp.violation(layer)["weight"] > 0.01 if name != "diagonal metric" else True
+
+
+def test_complex_weights_gates_and_kernels() -> None:
+    layer = nn.Linear(6, 8, dtype=torch.complex64)
+    optimizer = torch.optim.AdamW(layer.parameters(), 1e-2)
+    sp.constrain(layer, "weight", sp.ScaledCayley(), optimizer=optimizer)
+    steps(layer, optimizer)
+    assert defect(layer.weight) <= 8
+    lstm = nn.LSTM(5, 7)
+    optimizer = torch.optim.AdamW(lstm.parameters(), 1e-2)
+    sp.constrain(lstm, "weight_hh_l0", sp.ScaledCayley(), optimizer=optimizer)
+    steps(lstm, optimizer)
+    assert defect(lstm.weight_hh_l0.unflatten(0, (4, 7))) <= 8
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    optimizer = torch.optim.AdamW(conv.parameters(), 1e-1)
+    sp.constrain(conv, "weight", sp.SpectralNorm(0.5), optimizer=optimizer)
+    steps(conv, optimizer)
+    x = torch.randn(1, 3, 9, 9)
+    J = torch.autograd.functional.jacobian(lambda x: conv(x), x).reshape(4 * 81, 3 * 81)
+    assert torch.linalg.matrix_norm(J, 2) <= 0.5001
+
+
+@pytest.mark.parametrize("sigma", ["condition 1e3", "condition 1e6", "rank n - 1", "zero"])
+def test_any_weight_is_put_back(sigma) -> None:
+    layer, optimizer = held(sp.ScaledCayley())
+    values = {"condition 1e3": torch.logspace(0, -3, 12), "condition 1e6": torch.logspace(0, -6, 12)}
+    without_last = torch.cat([torch.ones(11), torch.zeros(1)])
+    s = values.get(sigma, without_last if sigma != "zero" else torch.zeros(12))
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight * s)
+    optimizer.step()
+    assert defect(layer.weight) <= 8
+
+
+def test_a_bound_that_is_set_acts_from_the_next_step_on() -> None:
+    layer, optimizer = held(sp.SpectralNorm(0.9, "equal"))
+    sp.constraints(layer)["weight"].norm = 0.5
+    steps(layer, optimizer, 1)
+    assert torch.linalg.matrix_norm(layer.weight, 2).item() == pytest.approx(0.5, rel=1e-4)
+    by_map = sp.constrain(nn.Linear(4, 4), "weight", sp.SpectralNorm(0.9))
+    assert isinstance(sp.constraints(by_map)["weight"], sp.SpectralNorm)
+    assert sp.violation(by_map) == {"weight": 0.0}
+
+
+def test_init_and_a_checkpoint_of_the_plain_class() -> None:
+    for init in (None, "paper", torch.eye(12), nn.init.normal_):
+        layer, _ = held(sp.ScaledCayley(), init=init)
+        assert defect(layer.weight) <= 8
+    plain = nn.Linear(12, 12)
+    assert str(plain.load_state_dict(layer.state_dict(), strict=True)) == "<All keys matched successfully>"
+    state = plain.state_dict()
+    layer.load_state_dict(state, strict=True)
+    torch.jit.script(layer)
+    torch.export.export(layer, (torch.ones(2, 12),))
+    torch.testing.assert_close(
+        torch.compile(layer, backend="eager", fullgraph=True)(torch.eye(12)), layer(torch.eye(12))
+    )
+
+
+def test_a_weight_that_a_step_left_non_finite_stays_and_is_said_once() -> None:
+    layer, optimizer = held(sp.ScaledCayley())
+    layer.weight.grad = torch.full((12, 12), math.nan)
+    with pytest.warns(UserWarning, match="weight: expected finite entries"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert bool(layer.weight.isnan().all())
+    assert math.isnan(sp.violation(layer)["weight"])
