@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spectral_param import _held as held
-from spectral_param._context import full_precision
+from spectral_param._context import full_precision, is_on_host
 from spectral_param._parametrizations.base import Parametrization, at_least_float32, readable
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.copies import RESETS
@@ -275,7 +275,7 @@ def _parts(group: list[tuple[_Entry, Tensor, Tensor]]) -> Iterator[list[tuple[_E
 
 def _is_looked_at(constraint: Parametrization, W: Tensor) -> bool:
     """Return whether a weight is checked: on a device only where the host computes on it in any case."""
-    return W.is_cpu or not held.keeps_non_finite(constraint)
+    return is_on_host(W) or not held.keeps_non_finite(constraint)
 
 
 def _key(constraint: Parametrization, W: Tensor) -> Any:
@@ -314,7 +314,7 @@ def _put_back(like: Tensor, constraints: list[Parametrization], matrices: list[T
 
 def _written(weight: Any, W: Tensor, found: Tensor) -> bool:
     """Write a weight, or its shard, where it has moved; return whether it may have."""
-    if W.is_cpu and torch.equal(W, found):
+    if is_on_host(W) and torch.equal(W, found):
         return False
     if hasattr(weight, "full_tensor"):
         from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.

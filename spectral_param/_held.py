@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param._context import is_on_host
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations import (
     BlockTriangular,
@@ -103,7 +104,7 @@ def put_back(constraint: Any, X: Tensor, eps: float) -> Tensor:  # (..., m, n) -
 
 def orthonormal_near(X: Tensor, eps: float) -> Tensor:
     """Return the nearest matrices with orthonormal columns, without waiting where that can be."""
-    return orthonormal.near(X, eps) if X.is_cpu else orthonormal.near_without_waiting(X, eps)[0]
+    return orthonormal.near(X, eps) if is_on_host(X) else orthonormal.near_without_waiting(X, eps)[0]
 
 
 def _in_diagonal_coordinates(constraint: LyapunovForm, X: Tensor, eps: float) -> Tensor:

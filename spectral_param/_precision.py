@@ -28,7 +28,8 @@ def to_like(X: Tensor, Y: Tensor) -> Tensor:
 
     Nor is it in the backward pass: the host converts, in both directions.
     """
-    return X.to(Y.device).to(Y.dtype) if is_on_host(Y) else X.to(Y.dtype).to(Y.device)
+    on_host = torch.compiler.is_compiling() or is_on_host(Y)
+    return X.to(Y.device).to(Y.dtype) if on_host else X.to(Y.dtype).to(Y.device)
 
 
 def double_device(device: torch.device) -> torch.device:

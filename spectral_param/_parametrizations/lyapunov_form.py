@@ -175,11 +175,14 @@ class LyapunovForm(Searched, Bounded):
         )
 
     def check_matrices(self, W: Tensor) -> None:
-        """With a diagonal metric, raise for complex matrices, and warn of gates."""
+        """With a diagonal metric, raise for complex matrices."""
         if self._is_diagonal():
             check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
-            if self.gates > 1:
-                warn_of_gates("LyapunovForm")
+
+    def _renew(self, is_first: bool) -> None:
+        super()._renew(is_first)
+        if is_first and self._is_diagonal() and self.gates > 1 and not self.kernel_dims:
+            warn_of_gates("LyapunovForm")
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and by how much W exceeds the bound.

@@ -226,7 +226,7 @@ class StateSpaceCell(PicklableModule):
             return
         chain: Any = self.parametrizations[name]  # type: ignore[index]
         like = originals_of(chain)[0]
-        found = chain[0].unconstrain(W.to(like.dtype), eps=torch.finfo(like.dtype).eps, project=True)
+        found = chain[0].adopt(W.to(like.dtype), torch.finfo(like.dtype).eps, is_first=True)
         for original, value in zip(originals_of(chain), as_tuple(found), strict=True):
             original.copy_(value)
 

@@ -141,7 +141,7 @@ class Hidden(sp.Parametrization):
         values, V = torch.linalg.eigh((T + T.mT).nan_to_num())
         return (V * values.exp()[..., None, :]) @ V.mT * (T.sum(dim=(-2, -1), keepdim=True) * 0 + 1)
 
-    def unconstrain(self, W, *, eps, project):
+    def invert(self, W):
         values, V = torch.linalg.eigh((W + W.mT) / 2)
         return (V * values.clamp(min=1e-3).log()[..., None, :] / 2) @ V.mT
 

@@ -18,6 +18,8 @@ REFUSED = {
     "FourierUnitary",
     "Givens-two-layers",
     "Householder-two",
+    "DoublyStochastic",
+    "DoublyStochastic-floor",
     "LyapunovForm",
     "LyapunovForm-abscissa",
     "LyapunovForm-abscissa-growth",
@@ -27,6 +29,8 @@ REFUSED = {
     "SchurForm-bounded",
     "SchurForm-paper",
     "SpectralRadiusNorm-latched",
+    "Stochastic",
+    "Stochastic-floor",
 }
 ORTHONORMAL = {"ScaledCayley", "SkewExponential", "Householder", "Givens"}
 # Which of the weights below have no multiple of the radius or norm that is asked for.

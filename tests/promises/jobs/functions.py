@@ -82,6 +82,11 @@ def _functions() -> dict[str, Job]:
     }
 
 
+def _lstm(to: To) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return to(torch.nn.LSTM(2, 4, dtype=torch.float32, device="cpu"))
+
+
 def _inits() -> dict[str, Job]:
     mask = torch.ones(6, 6, dtype=torch.bool, device="cpu")
     drawn: dict[str, Callable[..., Tensor]] = {
@@ -97,6 +102,7 @@ def _inits() -> dict[str, Job]:
     return {
         **{name: functools.partial(job, fill) for name, fill in drawn.items()},
         "echo_state_": lambda to: sp.init.echo_state_(to(stable(6)), 0.9),
+        "contracting_": lambda to: sp.init.contracting_(_lstm(to), 0.9, 1.0)[:2],
     }
 
 

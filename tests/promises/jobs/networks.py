@@ -19,6 +19,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "BlockRNN": lambda **o: sp.nn.BlockRNN(
         2, [(3, sp.ScaledCayley()), (2, sp.SpectralRadiusNorm())], num_layers=2, bidirectional=True, **o
     ),
+    "ContractingGRU": lambda **o: sp.nn.ContractingGRU(2, 5, rate=0.9, **o),
     "ContractingRNN": lambda **o: sp.nn.ContractingRNN(2, 5, growth=3.0, **o),
     "ENRNN": lambda **o: sp.nn.ENRNN(2, 4, 3, **o),
     "EUNN": lambda **o: sp.nn.EUNN(2, 6, **o),
