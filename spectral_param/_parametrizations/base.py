@@ -326,8 +326,8 @@ class Parametrization(nn.Module):
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
 
         Raises:
-            InManifoldError: As :meth:`distance`.
-            ValueError: As :meth:`distance`.
+            InManifoldError: As ``distance``.
+            ValueError: As ``distance``.
 
         Example:
             >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2))

@@ -75,7 +75,7 @@ class BlockTriangular(Parametrization):
     below the diagonal, and those without a coupling, to zero.
 
     The distance of a weight from the set is the largest one of a block from its set, or of an entry where a
-    zero has to be; :meth:`project` takes the weight with which registration starts.
+    zero has to be; ``project`` takes the weight with which registration starts.
     """
 
     acts_after = False

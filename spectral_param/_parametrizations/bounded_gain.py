@@ -94,7 +94,7 @@ class BoundedGain(Searched):
     to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
     :meth:`certificate`.
 
-    The distance of a weight from the set is by how much its gain exceeds γ; :meth:`project` takes the weight
+    The distance of a weight from the set is by how much its gain exceeds γ; ``project`` takes the weight
     with which registration starts, a little inside.
     """
 

@@ -48,7 +48,7 @@ class FourierUnitary(Parametrization):
     No method is known that computes the parameters of a given matrix. So registration takes
     ``init="paper"``, which is random, and only the weight of the last evaluation can be assigned.
 
-    Of the set, :meth:`distance` and :meth:`project` know the weight of the last evaluation alone.
+    Of the set, ``distance`` and ``project`` know the weight of the last evaluation alone.
     """
 
     permutation: Tensor

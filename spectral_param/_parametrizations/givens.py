@@ -71,7 +71,7 @@ class Givens(Orthonormal):
     last evaluation can be assigned.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    :meth:`project` takes the nearest weight of the set. With few layers only the weight of the last
+    ``project`` takes the nearest weight of the set. With few layers only the weight of the last
     evaluation counts as one.
     """
 

@@ -72,7 +72,7 @@ class Householder(Orthonormal):
     cheaper with :meth:`operator`.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    :meth:`project` takes the nearest weight of the set, the polar factor. With k < n only
+    ``project`` takes the nearest weight of the set, the polar factor. With k < n only
     the weight of the last evaluation counts as one.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not

@@ -118,7 +118,7 @@ class LyapunovForm(Searched, Bounded):
 
     The distance of a weight from the set is by how much its radius (abscissa) exceeds the bound, with a
     diagonal metric its least norm (abscissa) in diagonal coordinates; for a weight within the bound without a
-    quadratic form it is that from a weight with one. :meth:`project` takes such a weight, as registration
+    quadratic form it is that from a weight with one. ``project`` takes such a weight, as registration
     does.
     """
 

@@ -64,7 +64,7 @@ class ScaledCayley(Orthonormal):
     inverse and products, O(mn²) in time and O(mn) in memory.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    :meth:`project` takes the nearest weight of the set, the polar factor. With ``negative_ones`` a weight
+    ``project`` takes the nearest weight of the set, the polar factor. With ``negative_ones`` a weight
     of the other determinant has at least the distance 2.
 
     W is orthonormal to rounding for every T, although in training ‖T‖ grows without bound as an eigenvalue of

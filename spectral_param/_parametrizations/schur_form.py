@@ -111,7 +111,7 @@ class SchurForm(Searched):
     LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
 
     The distance of a weight from the set is by how much an eigenvalue, or the departure from normality, is
-    beyond its bound, and 0 without bounds; :meth:`project` takes the weight with which registration starts.
+    beyond its bound, and 0 without bounds; ``project`` takes the weight with which registration starts.
     """
 
     pairs: Tensor | None

@@ -55,7 +55,7 @@ class SignPattern(Parametrization):
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
     T = W; registration first sets entries of the wrong sign to zero.
 
-    The distance of a weight from the set is its largest entry of a wrong sign; :meth:`project` takes the
+    The distance of a weight from the set is its largest entry of a wrong sign; ``project`` takes the
     nearest weight of the set, with zeros in place of such entries.
     """
 

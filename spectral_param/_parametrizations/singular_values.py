@@ -60,7 +60,7 @@ class SingularValues(Searched):
     evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
 
     The distance of a weight from the set is by how much a singular value is outside the interval;
-    :meth:`project` clips them, which gives the nearest weight of the set.
+    ``project`` clips them, which gives the nearest weight of the set.
     """
 
     shapes = "tall"

@@ -57,7 +57,7 @@ class SkewExponential(Orthonormal):
     the determinant of W, which is that of B. B is a buffer, float32 or better.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    :meth:`project` takes the nearest weight of the set, the polar factor.
+    ``project`` takes the nearest weight of the set, the polar factor.
     """
 
     shapes = "tall"

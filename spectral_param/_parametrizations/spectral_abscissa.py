@@ -50,7 +50,7 @@ class SpectralAbscissa(Measured):
     costs as much as the first.
 
     The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` α(W) - a where that is
-    positive. :meth:`project` shifts W as a read does.
+    positive. ``project`` shifts W as a read does.
 
     Matrices without a derivative have defined results:
 

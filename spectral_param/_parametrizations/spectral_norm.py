@@ -81,7 +81,7 @@ class SpectralNorm(Measured):
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
     The distance of a weight from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus, for
-    the proven bound of ‖W‖. :meth:`project` scales W as a read does.
+    the proven bound of ‖W‖. ``project`` scales W as a read does.
     """
 
     shapes = "any"
