@@ -2349,8 +2349,8 @@ GATES = (
     Fault(
         "gate-warning: a diagonal metric of gates is silent",
         "spectral_param/_parametrizations/lyapunov_form.py",
-        "if self.gates > 1:",
-        "if self.gates > 9:",
+        "self._is_diagonal() and self.gates > 1",
+        "self._is_diagonal() and self.gates > 9",
         promise("analysis/test_contraction.py", "diagonal_metric_of_gates"),
     ),
 )

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from spectral_param._context import precise
 from spectral_param._matrices import Array
+from spectral_param._precision import to_double
 from spectral_param.functional._comparison import Layer, Root, comparison_root
 
 _EPS = torch.finfo(torch.float64).eps
@@ -41,7 +42,7 @@ _RANGE = 14.0
 
 def scaling_of(logarithm: Tensor) -> Tensor:
     """Return d in double precision for any parameters, which are about log d."""
-    return (_RANGE * torch.tanh(logarithm.to(torch.float64) / _RANGE)).exp()
+    return (_RANGE * torch.tanh(to_double(logarithm) / _RANGE)).exp()
 
 
 def logarithm_of(scaling: Tensor) -> Tensor:
@@ -59,10 +60,10 @@ def gru_growth(weight_hh: Tensor, bias: Tensor | None, d: Tensor) -> Tensor:  # 
         d: The units of the states, in double precision.
     """
     with precise(weight_hh):
-        U_r, A, U_n = weight_hh.to(torch.float64).abs().chunk(3)
+        U_r, A, U_n = to_double(weight_hh).abs().chunk(3)
         q = U_n.sum(dim=1)
         if bias is not None:
-            q = q + bias.to(torch.float64).abs()
+            q = q + to_double(bias).abs()
         a, c = A @ d, U_n @ d + q * (U_r @ d) / 4
         at_end = a >= 2 * c
         divisor = torch.where(at_end, 1, 4 * c)

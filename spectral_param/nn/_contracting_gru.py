@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spectral_param._context import autocast_off, has_no_values, is_recorded
+from spectral_param._precision import to_like
 from spectral_param._recurrence.gru import gru
 from spectral_param.errors import NotFiniteError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_bool, chosen_dtype, described, is_finite, whole_number
@@ -112,7 +113,7 @@ class ContractingGRUCell(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
         self.log_scaling.zero_()
         factors = (self._most() / 2 / self.growth()).clamp(max=1)
-        self.weight_hh.mul_(factors.repeat(3)[:, None].to(self.weight_hh.dtype))
+        self.weight_hh.mul_(to_like(factors, self.weight_hh).repeat(3)[:, None])
 
     def growth(self) -> Tensor:
         """Return s, ``(n,)``, in double precision."""
@@ -123,14 +124,14 @@ class ContractingGRUCell(nn.Module):
         weight, rate, s = self.weight_hh, self.rate, self.growth()
         room = 4 * torch.finfo(weight.dtype).eps  # For the rounding of T, of TU and of L.
         most = self._most()
-        factors = torch.where(s > most, most / s * (1 - room), 1.0).to(weight.dtype)
+        factors = to_like(torch.where(s > most, most / s * (1 - room), 1.0), weight)
         scaled = weight * factors.repeat(3)[:, None]
         if rate == 1:
             return scaled, None
         limit = ((rate - s.clamp(max=most)) / (1 - rate)).log()
         # For the rounding of a proof in double precision, too.
         room += 16 * (self.hidden_size + 20) * torch.finfo(torch.float64).eps / (1 - rate)
-        return scaled, (limit - room * (1 + limit.abs())).to(weight.dtype)
+        return scaled, to_like(limit - room * (1 + limit.abs()), weight)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Return the next state.
