@@ -77,8 +77,8 @@ def refusal(constraint: Any) -> str | None:
         return None
     return (
         "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
-        f"{kind}, which trains what proves it. Leave out the optimizer, to hold the weight by its map, or "
-        "take SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for orthonormal columns."
+        f"{kind}, whose weight its map alone holds. Leave out the optimizer, to hold the weight by its map, "
+        "or take SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for orthonormal columns."
     )
 
 
