@@ -83,8 +83,8 @@ def stationary_distribution(W: Tensor) -> StationaryDistribution:
     chains = torch.where(finite[..., None, None], exact, 1 / n)
     _check_stochastic(chains, 8 * n * torch.finfo(W.dtype).eps, name)
     found = [_of_one(chain) for chain in chains.reshape(-1, n, n).cpu().numpy()]
-    pi = torch.from_numpy(np.stack([pi for pi, _ in found])).reshape(*W.shape[:-1]).to(W.device)
-    rate = torch.from_numpy(np.array([rate for _, rate in found])).reshape(W.shape[:-2]).to(W.device)
+    pi = torch.from_numpy(np.stack([pi for pi, _ in found])).reshape(*W.shape[:-1]).to(exact.device)
+    rate = torch.from_numpy(np.array([rate for _, rate in found])).reshape(W.shape[:-2]).to(exact.device)
     nan = torch.nan
     return StationaryDistribution(torch.where(finite[..., None], pi, nan), torch.where(finite, rate, nan))
 
