@@ -210,7 +210,7 @@ PROMISES = (
         "spectral_param/_parametrizations/base.py",
         "members = torch.where(is_outside[..., None, None], self.near(W), W)",
         "members = self.near(W)",
-        promise("test_sets.py", "half_precision or polar"),
+        promise("test_sets.py", "beside"),
     ),
     Fault(
         "state: a refused assignment leaves what it has begun to change",
@@ -460,7 +460,7 @@ GRADIENTS = (
         "spectral_param/_parametrizations/doubly_stochastic.py",
         "largest_error(W, self.floor, dims=(-1, -2))",
         "largest_error(W, self.floor, dims=(-1,))",
-        promise("constraints/test_stochastic.py", "refused"),
+        promise("test_sets.py", "rows_alone"),
     ),
     Fault(
         "negative: a start with negative entries is clamped",

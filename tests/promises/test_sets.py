@@ -47,6 +47,20 @@ def test_a_distance_for_each_matrix_and_gate() -> None:
     assert constraint.project(gates).shape == (12, 3)
 
 
+def test_a_member_beside_a_matrix_outside_keeps_its_bits() -> None:
+    """The nearest weight to a member up to rounding is another one."""
+    member = torch.eye(5, 3)
+    member[0, 0] += 10 * torch.finfo(torch.float32).eps  # 20 eps outside, of which 30 may be rounding.
+    P = sp.ScaledCayley().project(torch.stack([member, torch.ones(5, 3)]))
+    assert torch.equal(P[0], member)
+
+
+def test_rows_alone_do_not_make_a_doubly_stochastic_weight() -> None:
+    W = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    assert sp.Stochastic().distance(W).item() == 0
+    assert sp.DoublyStochastic().distance(W).item() == pytest.approx(0.25)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_kernels_are_projected(stride) -> None:
     conv = sp.constrain(torch.nn.Conv2d(3, 6, 3, stride=stride), "weight", sp.SpectralNorm(1.0))
