@@ -199,6 +199,11 @@ def test_distances_are_errors_of_sums_or_what_entries_lack() -> None:
     assert sp.Stochastic().distance(-W).item() == pytest.approx(2)
 
 
+def test_the_largest_entries_do_not_overflow() -> None:
+    counts = torch.full((3, 4), 3e38)
+    assert torch.equal(sp.Stochastic().project(counts), torch.full((3, 4), 0.25))
+
+
 def test_a_start_of_which_no_permutation_is_a_part_still_gives_a_member() -> None:
     """Zeros below the diagonal leave the identity; a block of too many zeros gets entries."""
     triangle = torch.ones(4, 4, dtype=torch.float64).triu()
