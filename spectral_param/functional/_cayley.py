@@ -349,7 +349,8 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
-    of_both = evaluate(T, d)
+    # Each read of a weight comes here: on the host nobody asks where double precision is.
+    of_both = _evaluate(T, d) if is_on_host(T) else evaluate(T, d)
     return Map(
         of_both.value,
         lambda G, needed: of_both.pull_back(G, (*needed, False))[:1],
@@ -357,8 +358,7 @@ def at_signs(T: Tensor, d: Tensor) -> Map:
     )
 
 
-@where_double
-def evaluate(T: Tensor, d: Tensor) -> Map:
+def _evaluate(T: Tensor, d: Tensor) -> Map:
     """Return the transform of (T₁ − T₁ᴴ)/2 and B for plain T = [T₁; B] of shape (..., m, n), m ≥ n."""
     known = inverse(T)
     transform: Callable[[], Tensor]
@@ -376,6 +376,9 @@ def evaluate(T: Tensor, d: Tensor) -> Map:
         return gradient(G).to(T.dtype) if needed[0] else None, g_d
 
     return Map(transform(), pull_back, reference)
+
+
+evaluate = where_double(_evaluate)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
