@@ -355,7 +355,7 @@ GRADIENTS = (
         "spectral_param/functional/_cayley.py",
         ".conj() * G).sum(dim=-2)",
         ".conj() * G).diagonal(dim1=-2, dim2=-1)",
-        contract("ScaledCayley and gradients"),
+        promise("functional/test_cayley.py", "derivatives"),
     ),
     Fault(
         "small-cayley: the gradient of a small orthogonal weight is symmetric",
