@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,8 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+
+import torch.distributed
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +66,9 @@ def forked(function: Callable[[int], object], output: Path, count: int = 1) -> l
 def ranked(function: Callable[[int], object], output: Path, count: int = 2) -> str:
     """Call the function in forked processes as torchrun's are, and return what they print.
 
-    It is called with the rank, and meets at $MASTER_PORT.
+    It is called with the rank, and meets at $MASTER_PORT. Its process group is destroyed once it has
+    returned, and what it trained is gone: PyTorch waits forever now and then for a model under
+    DistributedDataParallel that is freed after its process group was destroyed.
     """
     (port,) = free_ports(1)
 
@@ -72,6 +77,9 @@ def ranked(function: Callable[[int], object], output: Path, count: int = 2) -> s
         os.environ.update({name: str(value) for name, value in own.items()})
         os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port, TORCHELASTIC_RUN_ID="test")
         function(rank)
+        gc.collect()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
     codes = forked(run, output, count)
     printed = output.read_text()
