@@ -54,7 +54,7 @@ from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spectral_param._parametrizations import Parametrization
-from spectral_param._parametrizations.base import real_entries
+from spectral_param._parametrizations.tensors import real_entries
 from spectral_param._register.constrain import constrain
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError, UnsupportedDtypeError
 

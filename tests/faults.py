@@ -207,14 +207,14 @@ PROMISES = (
     ),
     Fault(
         "member: a projection moves a weight that is in the set",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "members = torch.where(is_outside[..., None, None], near(W), W)",
         "members = near(W)",
         promise("test_sets.py", "beside"),
     ),
     Fault(
         "state: a refused assignment leaves what it has begun to change",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "            before.restore()\n",
         "",
         promise("test_sets.py", "refused_assignment"),
@@ -235,7 +235,7 @@ PROMISES = (
     ),
     Fault(
         "assignment: an assigned weight outside of the set is projected in silence",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "if not (is_first or torch.equal(stays, is_outside)):",
         "if False:",
         contract("rejects_outside and Householder"),
@@ -312,7 +312,7 @@ PROMISES = (
     ),
     Fault(
         "half: a weight in half precision is computed in half precision",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/tensors.py",
         "if X.dtype in (torch.bfloat16, torch.float16):",
         "if X.dtype == torch.float16:",
         contract("bfloat16 and ScaledCayley"),
@@ -808,7 +808,7 @@ GRADIENTS = (
     ),
     Fault(
         "earlier: a checkpoint that holds the state of tracking does not load",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         'unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]',
         "pass",
         promise("test_earlier_checkpoints.py", "tracked"),
@@ -1877,7 +1877,7 @@ ERRORS = (
     ),
     Fault(
         "defect: a weight whose squares overflow counts as orthogonal",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "is_outside = ~(distance <= resolution)",
         "is_outside = (distance > resolution) & distance.isfinite()",
         promise("constraints/test_base.py", "overflow"),
@@ -1940,21 +1940,21 @@ ERRORS = (
     ),
     Fault(
         "imaginary-parts: a constraint lets imaginary parts of its weight go",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "            self._check_stays_complex(fn)\n",
         "            pass\n",
         promise("nn/test_conversions.py", "complex_weight"),
     ),
     Fault(
         "filled: a module that a loader has filled tensor by tensor cannot be moved",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         '                self._become_like(torch.empty_like(self._like, device="cpu"))\n',
         "                pass\n",
         promise("constraints/test_base.py", "filled"),
     ),
     Fault(
         "nested-precision: constraints keep the precision in which they were constructed",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "        for part in self.modules():\n",
         "        for part in (self,):\n",
         promise("nn/test_conversions.py", "nested"),
@@ -2034,7 +2034,7 @@ DIAGONAL = (
     ),
     Fault(
         "rounded: a weight that is rounded to half precision has no room for it",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)",
         "return torch.finfo(X.dtype).eps",
         promise("constraints/test_diagonal_metric.py", "rounded"),
@@ -2433,7 +2433,7 @@ HELD = (
     ),
     Fault(
         "asked: asking how far a weight is outside moves what is followed",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "        trial = copy.deepcopy(self)\n        trial._layout = trial._layout_of(W)\n",
         "        trial = self\n        trial._layout = trial._layout_of(W)\n",
         promise("after_step/test_use.py", "reading"),
