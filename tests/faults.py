@@ -95,8 +95,8 @@ PROMISES = (
     ),
     Fault(
         "functional_call: the weight's own name detaches it in silence",
-        "spectral_param/_parametrizations/base.py",
-        "        check_not_swapped(name)\n",
+        "spectral_param/_parametrizations/weight.py",
+        "        check_not_swapped(type(self).__name__)\n",
         "",
         promise("test_constrain.py", "functional_call"),
     ),

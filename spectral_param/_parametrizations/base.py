@@ -15,7 +15,6 @@ from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.in_set import InSet
 from spectral_param._parametrizations.memory import Memory, frozen
-from spectral_param._parametrizations.swapped import check_not_swapped
 from spectral_param._parametrizations.tensors import as_tuple, at_least_float32
 from spectral_param.functional._checks import check_choices, check_matrix
 
@@ -182,20 +181,9 @@ class Parametrization(InSet):
                 of ``gates``; if W differs from the weight in shape, dtype or device; if it comes from
                 ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
         """
-        name = type(self).__name__
-        check_matrix(W, name)
-        check_not_swapped(name)
-        if isinstance(W, nn.Parameter):  # Registration. What is assigned to a weight is no Parameter.
-            self._check_unused()
-            self._shape = None
-        self._check_same_kind(W)
-        layout = self._layout_of(W)
+        is_first = self._take(W)
         if self._is_after and not isinstance(W, nn.Parameter):
             return self._assign_after(W)
-        is_first = self._shape is None
-        if is_first:
-            self._layout = layout
-            self._become_like(W)
         if has_no_values(W):
             originals = self._start_without_values(W)
         elif self._from_paper:

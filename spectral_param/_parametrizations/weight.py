@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_wrapped
 from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
+from spectral_param._parametrizations.swapped import check_not_swapped
 from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param.errors import UnsupportedDtypeError
+from spectral_param.functional._checks import check_matrix
 
 
 class OfWeight(nn.Module):
@@ -26,29 +28,49 @@ class OfWeight(nn.Module):
     #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
     takes_all_kernels = False
 
+    gates: int
+    kernel_dims: int
+    strides: tuple[int, ...]
     _like: Tensor
     _like_real: Tensor
+    _shape: torch.Size | None
+    _layout: Layout
+    _is_after: bool
+    _use: str
 
     def __init__(self) -> None:
         super().__init__()
-        self.gates = 1
-        self.kernel_dims = 0
-        self.strides: tuple[int, ...] = ()
+        # Not setattr, for which the constraint would have to be constructed.
+        vars(self).update(gates=1, kernel_dims=0, strides=())
         # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
         # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
         # the real originals of a complex weight.
-        self._shape: torch.Size | None = None
-        self._layout = PLAIN
+        vars(self).update(_shape=None, _layout=PLAIN, _is_after=False)
+        vars(self)["_use"] = ""  # The weight that the constraint belongs to, for a message.
         for name in ("_like", "_like_real"):
             empty = torch.empty(0, dtype=torch.float32, device="cpu")
             self.register_buffer(name, empty, persistent=False)
-        self._is_after = False
-        self._use = ""  # The weight that the constraint belongs to, for a message.
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weight, known after registration."""
         return self._like.dtype
+
+    def _take(self, W: Tensor) -> bool:
+        """Take a weight of the kind that the constraint takes; return whether it is the first one."""
+        check_matrix(W, type(self).__name__)
+        check_not_swapped(type(self).__name__)
+        is_registered = isinstance(W, nn.Parameter)  # What is assigned to a weight is no Parameter.
+        if is_registered:
+            self._check_unused()
+            vars(self)["_shape"] = None
+        self._check_same_kind(W)
+        layout = self._layout_of(W)
+        if self._shape is not None or (self._is_after and not is_registered):
+            return False
+        vars(self)["_layout"] = layout
+        self._become_like(W)
+        return True
 
     def _split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight of the registered shape."""
