@@ -948,3 +948,25 @@ def test_a_shifted_diagonal_keeps_the_signs_before_it(diagonal, mode, is_kept) -
     known = ~pattern.isnan()
     assert (pattern[known] * W[known] >= 0).all()
     assert torch.linalg.eigvals(W).real.max() <= -0.5 + 1e-4
+
+
+@pytest.mark.parametrize("entry", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sp.ScaledCayley,
+        sp.Householder,
+        sp.SkewExponential,
+        sp.Givens,
+        sp.SingularValues,
+        sp.SpectralNorm,
+        sp.SchurForm,
+        sp.LyapunovForm,
+        lambda: sp.SignPattern(torch.ones(3, 3)),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
+    W = torch.eye(3)
+    W[0, 1] = entry
+    with pytest.raises(sp.errors.NotFiniteError, match=r"expected.*got"):
+        sp.constrain(sp.testing.Holder(W), "weight", make())
