@@ -1,11 +1,15 @@
-"""Seeded faults can be put into today's code, and a run with one that cannot fails."""
+"""Seeded faults fit today's code, a run with one that does not fit fails, and a change is mutated."""
 
 import dataclasses
+import os
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 
-from tests import faults, mutations
+from tests import change, faults, mutations
 
 FAULTS = faults.all_faults()
 
@@ -45,7 +49,7 @@ def test_fault_that_does_not_fit_fails_the_run_before_any_test(monkeypatch) -> N
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_fault_that_no_test_finds_fails_the_run(jobs, monkeypatch, capsys) -> None:
     listed(monkeypatch, *FAULTS, found=lambda fault: fault is not FAULTS[-1])
-    assert mutations.main(["--jobs", jobs]) == 1
+    assert mutations.main(["--seeded", "--jobs", jobs]) == 1
     assert f"{len(FAULTS) - 1} of {len(FAULTS)} faults found" in capsys.readouterr().out
 
 
@@ -53,9 +57,90 @@ def test_run_fails_where_too_few_are_found_by_promises(monkeypatch, capsys) -> N
     promised, *_ = (fault for fault in FAULTS if fault.is_of_a_promise)
     private = dataclasses.replace(promised, home="tests/internal/test_private.py")
     listed(monkeypatch, promised, private)
-    assert mutations.main([]) == 1
+    assert mutations.main(["--seeded"]) == 1
     assert "2 of 2 faults found, 1 of them by tests/promises alone" in capsys.readouterr().out
     listed(monkeypatch, *(promised,) * 9, private)
-    assert mutations.main([]) == 0
+    assert mutations.main(["--seeded"]) == 0
     listed(monkeypatch, private)
     assert mutations.main([private.name]) == 0  # A few that were asked for have no share to keep.
+
+
+# What a change touches ----------------------------------------------------------------------------
+
+BEFORE = '''
+def kept(x):
+    """Before."""
+    return x + 1
+
+def changed(x):
+    def inner(y):
+        return y < 3
+    return inner(x) * 2
+'''
+AFTER = BEFORE.replace("Before", "After").replace("return y < 3", "return y < 4  # No comment.")
+TESTS = "import spectral_param\n\ndef test_changed():\n    assert spectral_param.changed(3) == 2\n"
+HOME = "tests/promises/test_part.py"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with a package of two functions and a test, and with a change that is not committed."""
+    for name, text in {
+        "spectral_param/__init__.py": BEFORE,
+        "tests/__init__.py": "",
+        "tests/promises/__init__.py": "",
+        "tests/internal/__init__.py": "",
+        HOME: TESTS,
+        "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for name in ("faults", "change", "mutants", "mutations"):
+        shutil.copy(faults.ROOT / f"tests/{name}.py", tmp_path / "tests")
+    monkeypatch.setattr(change, "ROOT", tmp_path)
+    change.git("init", "-q", "-b", "main")
+    change.git("add", ".")
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    change.git(*author, "commit", "-q", "-m", "Before")
+    (tmp_path / "spectral_param/__init__.py").write_text(AFTER, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_function_is_touched_if_its_code_is_new(repository) -> None:
+    assert [function.name for function in change.since("main").touched] == ["inner"]
+    (repository / "spectral_param/new.py").write_text(BEFORE, encoding="utf-8")  # Not known to git yet.
+    assert change.since("main").files == {"spectral_param/__init__.py", "spectral_param/new.py"}
+    (repository / "spectral_param/__init__.py").write_text("", encoding="utf-8")  # It has moved.
+    assert change.since("main").touched == ()
+
+
+def test_a_change_concerns_the_faults_of_its_functions_and_tests(repository) -> None:
+    kept, inner = (
+        faults.Fault("a: fault", "spectral_param/__init__.py", code, "", home=HOME)
+        for code in ("x + 1", "y < 4")
+    )
+    assert [change.since("main").concerns(fault) for fault in (kept, inner)] == [False, True]
+    (repository / "tests/promises/faults_part.py").write_text("FAULTS = ()\n", encoding="utf-8")
+    assert change.since("main").concerns(kept)
+    (repository / "tests/promises/faults_part.py").unlink()
+    (repository / HOME).write_text("", encoding="utf-8")
+    assert change.since("main").concerns(kept)
+
+
+def test_mutants_of_a_change_are_found_or_shown(repository) -> None:
+    """A test of changed(3) sees that 3 < 4. It does not see that 3 < 5."""
+    command = [sys.executable, "-m", "tests.mutations", "--minutes", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 functions are touched, and have 3 mutants" in done.stdout
+    assert "1 of 3 mutants found, 0 reached by no test that ran" in done.stdout
+    shown = re.findall(
+        r"^not found by 1 tests: spectral_param/__init__.py:8, in inner: (.*)$", done.stdout, re.M
+    )
+    assert sorted(shown) == ["4  ->  5", "y < 4  ->  y <= 4"]
+
+
+def test_without_a_touched_function_no_test_runs(repository) -> None:
+    (repository / "spectral_param/__init__.py").write_text(BEFORE, encoding="utf-8")
+    assert change.since("main") == change.Change(frozenset(), ())

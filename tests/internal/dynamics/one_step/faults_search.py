@@ -1,4 +1,4 @@
-"""Faults that test_blocks.py finds."""
+"""Faults that test_search.py finds."""
 
 from tests.faults import Fault
 
