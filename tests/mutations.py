@@ -7,8 +7,8 @@ is over. A mutant that no test finds is shown, and does not fail the run: it may
 ``python -m tests.mutations NAME ...`` puts in the seeded faults whose names begin so, ``--seeded`` all of
 them. Each goes into a copy of the tree, and the tests that should find it run there. The run fails where a
 fault is not found, and before anything runs where the code of a fault does not occur exactly once in its
-file: the code has changed, and the fault has to follow. With ``--seeded`` it also fails if fewer than ``SHARE``
-are found by tests/promises alone, which stay when the library is built anew.
+file: the code has changed, and the fault has to follow. With ``--seeded`` it also fails if fewer than
+``SHARE`` of them are found by tests/promises alone, which stay when the library is built anew.
 """
 
 from __future__ import annotations
