@@ -6,8 +6,8 @@ FAULTS = (
     Fault(
         "member: a projection moves a weight that is in the set",
         "spectral_param/_parametrizations/base.py",
-        "members = torch.where(is_outside[..., None, None], self.near(W), W)",
-        "members = self.near(W)",
+        "members = torch.where(is_outside[..., None, None], near(W), W)",
+        "members = near(W)",
         "beside",
     ),
     Fault(
