@@ -51,8 +51,8 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python -m pytest -q tests/project/test_search.py  # It reads the index that was built.
 
-wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
-	.ci/wheel $(BIN)/python
+wheel: $(VENV)/.dev  ## rehearse a release: build, check, use in an environment of its own (DIST=folder: keep what is built)
+	.ci/wheel $(BIN)/python $(DIST)
 
 # What touches numpy and scipy.
 BOUNDS := tests/promises tests/internal/eigen tests/examples/test_scripts.py
