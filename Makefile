@@ -36,9 +36,10 @@ bench: $(VENV)/.test  ## measure what has no number yet, or a stale one (BENCH_A
 sample: $(VENV)/.test  ## measure one in twenty results again and compare all but times (SAMPLE_ARGS="states")
 	$(BIN)/python -m benchmarks $(SAMPLE_ARGS) --sample
 
-lint: $(VENV)/.dev  ## check style, docstrings and formatting
+lint: $(VENV)/.dev  ## check style, docstrings, formatting and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet .github
 
 types: $(VENV)/.dev  ## check the types
 	$(BIN)/mypy
