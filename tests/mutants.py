@@ -11,26 +11,15 @@ import ast
 import copy
 import dataclasses
 import functools
-import gc
 import importlib
-import itertools
-import json
-import os
 import signal
-import sys
-import tempfile
 import time
-import traceback
-import types
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
-
-import pytest
-from _pytest.runner import runtestprotocol
 
 from tests.change import Function
 from tests.faults import ROOT
+from tests.forks import Forks, put_in
 
 # Tests that start processes, which would not see the mutant, or train for long.
 LEFT_OUT = ("test_distributed", "test_processes", "inductor", "programs_run")
@@ -151,30 +140,9 @@ def mutants(functions: Iterable[Function]) -> list[Mutant]:
     return found
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _codes(constant)
-
-
-def _replace(tree: ast.AST, file: str, functions: set[tuple[str, int]]) -> None:
-    """Give the functions of this process with these names and first lines the code of the tree."""
-    path = str(ROOT / file)
-    compiled = {
-        (c.co_name, c.co_firstlineno): c
-        for c in _codes(compile(ast.fix_missing_locations(tree), path, "exec"))
-    }
-    for each in gc.get_objects():
-        if type(each) is types.FunctionType and each.__code__.co_filename == path:
-            key = (each.__code__.co_name, each.__code__.co_firstlineno)
-            if key in functions:
-                each.__code__ = compiled[key]
-
-
 def make(mutant: Mutant) -> None:
     """Make a mutant of the functions of this process."""
-    _replace(_Mutator(mutant.file, mutant).visit(_parse(mutant.file)), mutant.file, set(mutant.around))
+    put_in(mutant.file, ast.fix_missing_locations(_Mutator(mutant.file, mutant).visit(_parse(mutant.file))))
 
 
 def watch(chosen: Iterable[Mutant]) -> set[tuple[str, str, int]]:
@@ -198,7 +166,7 @@ def watch(chosen: Iterable[Mutant]) -> set[tuple[str, str, int]]:
                 node.body.insert(0, probe)
         module = importlib.import_module(file.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
         vars(module).update(_hit=hits.add, _compiling=torch.compiler.is_compiling)
-        _replace(tree, file, wanted)
+        put_in(file, ast.fix_missing_locations(tree))
     return hits
 
 
@@ -219,89 +187,40 @@ def in_turns(names: Iterable[str], key: Callable[[str], Any]) -> list[str]:
 
 
 @dataclasses.dataclass
-class Trials:
-    """Tries mutants with the collected tests, in place of pytest's own loop.
+class Trials(Forks):
+    """Tries mutants with the collected tests.
 
     Attributes:
         chosen: The mutants, in the order in which they are tried.
         rank: Of a file of tests: those of the least rank are likely to reach a mutant.
         seconds: After which no mutant is begun. The tests run without mutants for a third of the time.
-        jobs: Mutants that are tried at a time.
         results: Of each mutant that was tried, the test that found it, or None, and how many tests reach it.
     """
 
     chosen: list[Mutant]
     rank: Callable[[str], int]
     seconds: float
-    jobs: int
     results: dict[Mutant, tuple[str | None, int]] = dataclasses.field(default_factory=dict)
 
-    def pytest_runtestloop(self, session: Any) -> bool:
+    def work(self) -> None:
         """Find the tests that reach each mutant, then run them."""
         end = time.monotonic() + self.seconds
-        self.items = {
-            item.nodeid: item
-            for item in session.items
-            if not any(word in item.nodeid for word in LEFT_OUT) and not item.get_closest_marker("fresh")
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            self.folder = Path(folder)
-            ((_, reached),) = self._in_processes([lambda: self._find_hits(self.seconds / 3)], end)
-            jobs = [functools.partial(self._try, mutant, reached) for mutant in self.chosen]
-            for number, (found, count) in self._in_processes(jobs, end):
-                self.results[self.chosen[number]] = found, count
-                print(
-                    f"{self.chosen[number]}\n    {found or 'NOT FOUND'}, {count} tests reach it", flush=True
-                )
-        return True
-
-    def _in_processes(self, jobs: list[Callable[[], Any]], end: float) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers and results of jobs in forked processes. None is begun after the end."""
-        running: dict[int, int] = {}
-        waiting = list(enumerate(jobs))[::-1]
-        while running or (waiting and time.monotonic() < end):
-            while waiting and len(running) < self.jobs and time.monotonic() < end:
-                number, job = waiting.pop()
-                running[self._fork(job)] = number
-            pid, status = os.wait()
-            number, file = running.pop(pid), self.folder / f"{pid}.json"
-            if os.WIFSIGNALED(status):  # The mutant ended the process, or did not end itself.
-                test, count = json.loads((self.folder / f"{pid}.current").read_text())
-                yield number, (f"{test}, by {signal.Signals(os.WTERMSIG(status)).name}", count)
-            elif status:
-                raise SystemExit(f"a process failed:\n{(self.folder / f'{pid}.log').read_text()}")
-            else:
-                yield number, json.loads(file.read_text())
-
-    def _fork(self, job: Callable[[], Any]) -> int:
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid:
-            return pid
-        own = self.folder / str(os.getpid())
-        log = os.open(own.with_suffix(".log"), os.O_WRONLY | os.O_CREAT)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        try:
-            own.with_suffix(".json").write_text(json.dumps(job()))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-
-    def _run(self, names: list[str]) -> Iterator[tuple[str, bool]]:
-        """Run tests; yield whether each passes."""
-        for name, following in itertools.zip_longest(names, names[1:]):
-            reports = runtestprotocol(self.items[name], nextitem=self.items.get(following), log=False)
-            yield name, not any(report.failed for report in reports)
+        ((_, reached),) = self.in_processes([lambda: self._find_hits(self.seconds / 3)], end)
+        tests = [self._reaching(mutant, reached) for mutant in self.chosen]
+        jobs = [functools.partial(self._try, *each, reached) for each in zip(self.chosen, tests, strict=True)]
+        for number, found in self.in_processes(jobs, end):
+            mutant, count = self.chosen[number], len(tests[number])
+            self.results[mutant] = found, count
+            print(f"{mutant}\n    {found or 'NOT FOUND'}, {count} tests reach it", flush=True)
 
     def _find_hits(self, seconds: float) -> dict[str, tuple[float, list[tuple[str, str, int]]]]:
         """Return the seconds of each test that passes, and the functions that it reaches."""
         hits, reached = watch(self.chosen), {}
-        order = in_turns(self.items, lambda name: self.rank(name.split("::")[0]))
+        names = [name for name in self.items if not any(word in name for word in LEFT_OUT)]
+        order = in_turns(names, lambda name: self.rank(name.split("::")[0]))
         order.sort(key=lambda name: self.rank(name.split("::")[0]))
         end, start = time.monotonic() + seconds, time.process_time()
-        for name, passed in self._run(order):
+        for name, passed in self.run(order):
             if passed and hits:
                 reached[name] = time.process_time() - start, sorted(hits)
             if time.monotonic() > end:
@@ -310,44 +229,23 @@ class Trials:
             start = time.process_time()
         return reached
 
-    def _try(self, mutant: Mutant, reached: Any) -> tuple[str | None, int]:
-        """Return the first test that fails, and how many tests reach the mutant."""
+    def _reaching(self, mutant: Mutant, reached: Any) -> list[str]:
+        """Return the tests that reach a mutant, short ones of different kinds first."""
         key = [mutant.file, *mutant.around[0]]
-        names = in_turns((n for n in reached if key in reached[n][1]), lambda name: reached[name][0])
+        return in_turns((n for n in reached if key in reached[n][1]), lambda name: reached[name][0])
+
+    def _try(self, mutant: Mutant, names: list[str], reached: Any) -> str | None:
+        """Return the first test that fails."""
         make(mutant)
-        start, current = time.process_time(), self.folder / f"{os.getpid()}.current"
-        for name, following in zip(names, [*names[1:], None], strict=True):
-            if time.process_time() - start > SECONDS:
+        end = time.process_time() + SECONDS
+        if names:
+            signal.setitimer(signal.ITIMER_PROF, 20 + 10 * reached[names[0]][0])
+        for (name, passed), following in zip(self.run(names), [*names[1:], None], strict=True):
+            if not passed:
+                return name
+            if following is None or time.process_time() > end:
                 break
-            current.write_text(json.dumps([name, len(names)]))
             # A test that does not end has found the mutant, too: the process is ended.
-            signal.setitimer(signal.ITIMER_PROF, 20 + 10 * reached[name][0])
-            if not next(self._run([name, following] if following else [name]))[1]:
-                return name, len(names)
+            signal.setitimer(signal.ITIMER_PROF, 20 + 10 * reached[following][0])
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return None, len(names)
-
-
-def try_them(trials: Trials) -> None:
-    """Collect the tests and try the mutants.
-
-    Args:
-        trials: What to try; its results are filled in.
-
-    Raises:
-        SystemExit: If the tests cannot be collected.
-    """
-    arguments = [
-        "-q",
-        "--no-header",
-        "--no-summary",
-        "-p",
-        "no:cacheprovider",
-        "tests/promises",
-        "tests/internal",
-    ]
-    if pytest.main(arguments, plugins=[trials]) not in (
-        pytest.ExitCode.OK,
-        pytest.ExitCode.NO_TESTS_COLLECTED,
-    ):
-        raise SystemExit("the tests cannot be collected")
+        return None

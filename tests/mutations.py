@@ -5,10 +5,10 @@ it concerns are put in, then the functions that it touches are mutated (:mod:`te
 is over. A mutant that no test finds is shown, and does not fail the run: it may compute the same.
 
 ``python -m tests.mutations NAME ...`` puts in the seeded faults whose names begin so, ``--seeded`` all of
-them. Each goes into a copy of the tree, and the tests that should find it run there. The run fails where a
-fault is not found, and before anything runs where the code of a fault does not occur exactly once in its
-file: the code has changed, and the fault has to follow. With ``--seeded`` it also fails if fewer than
-``SHARE`` of them are found by tests/promises alone, which stay when the library is built anew.
+them, and runs the tests that should find each (:mod:`tests.seeded`). The run fails where a fault is not
+found. It fails before anything runs where the code of a fault does not occur exactly once in its file: the
+code has changed, and the fault has to follow. With ``--seeded`` it also fails if fewer than ``SHARE`` of them
+are found by tests/promises alone, which stay when the library is built anew.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from tests import change, faults, mutants
+from tests import change, faults, forks, mutants, seeded
 from tests.faults import Fault
 
 #: The part of all faults that tests of promises alone have to find.
@@ -47,26 +46,13 @@ def check_fit(known: Sequence[Fault]) -> None:
         raise SystemExit("\n".join(misfits))
 
 
-def try_seeded(chosen: Sequence[Fault], jobs: int, end: float = float("inf")) -> list[tuple[Fault, bool]]:
-    """Put in seeded faults; return those that were begun before the end, and whether a test finds each."""
-    with ThreadPoolExecutor(jobs) as pool:
-        results = pool.map(lambda fault: faults.check(fault) if time.monotonic() < end else None, chosen)
-        done = [(fault, found) for fault, found in zip(chosen, results, strict=True) if found is not None]
-    promised = sum(found and fault.is_of_a_promise for fault, found in done)
-    found = sum(found for _, found in done)
-    print(f"{found} of {len(done)} faults found, {promised} of them by tests/promises alone")
-    if len(done) < len(chosen):
-        print(f"{len(chosen) - len(done)} faults were not tried: the time is over")
-    return done
-
-
 def try_mutants(changed: change.Change, known: Sequence[Fault], jobs: int, end: float) -> None:
     """Mutate what a change touches until the end, in an order that is always the same."""
     chosen = mutants.mutants(changed.touched)
     random.Random(0).shuffle(chosen)
     rank = functools.cache(lambda home: change.nearness(home, changed, known))
-    trials = mutants.Trials(chosen, rank, end - time.monotonic(), jobs)
-    mutants.try_them(trials)
+    trials = mutants.Trials(jobs, chosen, rank, end - time.monotonic())
+    forks.collect(trials, "tests/promises", "tests/internal")
     results = trials.results
     found, reached = sum(bool(f) for f, _ in results.values()), sum(bool(n) for _, n in results.values())
     print(f"{len(changed.touched)} functions are touched, and have {len(chosen)} mutants")
@@ -80,7 +66,7 @@ def try_change(base: str, jobs: int, minutes: float) -> int:
     """Try the seeded faults that a change concerns and mutants of what it touches; return the exit code."""
     end = time.monotonic() + 60 * minutes
     known, changed = faults.all_faults(), change.since(base)
-    done = try_seeded([fault for fault in known if changed.concerns(fault)], jobs, end)
+    done = seeded.tried([fault for fault in known if changed.concerns(fault)], jobs, end)
     if not changed.touched:
         print(f"no function of the package differs from {base}")
     elif time.monotonic() < end:
@@ -106,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [fault for fault in known if options.seeded or fault.name.startswith(asked)]
     if not chosen:
         raise SystemExit(f"expected some of {', '.join(fault.word for fault in known)}, got {asked}")
-    done = try_seeded(chosen, options.jobs)
+    done = seeded.tried(chosen, options.jobs)
     if options.seeded and sum(found and f.is_of_a_promise for f, found in done) < SHARE * len(done):
         print(f"expected at least {SHARE:.0%} by tests/promises alone")
         return 1

@@ -1,6 +1,7 @@
 """Seeded faults fit today's code, a run with one that does not fit fails, and a change is mutated."""
 
 import dataclasses
+import gc
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from tests import change, faults, mutations
+from tests import change, faults, forks, mutations, seeded
 
 FAULTS = faults.all_faults()
 
@@ -35,6 +36,7 @@ def listed(monkeypatch, *known, found=lambda fault: True) -> None:
     """Let these be all faults, and let some be found."""
     monkeypatch.setattr(faults, "all_faults", lambda: known)
     monkeypatch.setattr(faults, "check", found)
+    monkeypatch.setattr(seeded, "found_in_forks", lambda chosen, jobs, end: set())
 
 
 def test_fault_that_does_not_fit_fails_the_run_before_any_test(monkeypatch) -> None:
@@ -59,7 +61,7 @@ def test_run_fails_where_too_few_are_found_by_promises(monkeypatch, capsys) -> N
     listed(monkeypatch, promised, private)
     assert mutations.main(["--seeded"]) == 1
     assert "2 of 2 faults found, 1 of them by tests/promises alone" in capsys.readouterr().out
-    listed(monkeypatch, *(promised,) * 9, private)
+    listed(monkeypatch, *(dataclasses.replace(promised, name=f"{i}: fault") for i in range(9)), private)
     assert mutations.main(["--seeded"]) == 0
     listed(monkeypatch, private)
     assert mutations.main([private.name]) == 0  # A few that were asked for have no share to keep.
@@ -95,7 +97,7 @@ def repository(tmp_path, monkeypatch):
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    for name in ("faults", "change", "mutants", "mutations"):
+    for name in ("faults", "change", "forks", "mutants", "mutations", "seeded"):
         shutil.copy(faults.ROOT / f"tests/{name}.py", tmp_path / "tests")
     monkeypatch.setattr(change, "ROOT", tmp_path)
     change.git("init", "-q", "-b", "main")
@@ -144,3 +146,38 @@ def test_mutants_of_a_change_are_found_or_shown(repository) -> None:
 def test_without_a_touched_function_no_test_runs(repository) -> None:
     (repository / "spectral_param/__init__.py").write_text(BEFORE, encoding="utf-8")
     assert change.since("main") == change.Change(frozenset(), ())
+
+
+# Trials in forks ----------------------------------------------------------------------------------
+
+
+def test_code_that_has_run_already_is_left_to_a_copy(repository, monkeypatch) -> None:
+    monkeypatch.setattr(forks, "ROOT", repository)
+    file = repository / "spectral_param/__init__.py"
+    file.write_text(text := BEFORE + "\nLIMIT = 3\n\nclass A:\n    factor = 2\n", encoding="utf-8")
+    module = {"__name__": "module"}
+    exec(compile(text, str(file), "exec"), module)
+    for before, after in (("LIMIT = 3", "LIMIT = 4"), ("factor = 2", "factor = 4")):
+        assert not forks.put_in("spectral_param/__init__.py", text.replace(before, after))
+    assert forks.put_in("spectral_param/__init__.py", text.replace("y < 3", "y < 9"))
+    assert module["changed"](5) == 2
+    assert module["kept"](1) == 2
+    del module["changed"]  # No function of the process has this code.
+    gc.collect()
+    assert not forks.put_in("spectral_param/__init__.py", text.replace("* 2", "* 3"))
+
+
+@pytest.mark.parametrize(("code", "found"), [("y < 4", True), ("x + 1", False)])
+def test_seeded_faults_are_found_in_forks_or_else_in_copies(repository, code, found) -> None:
+    """No test reads kept(x)."""
+    (repository / "tests/promises/faults_part.py").write_text(
+        "from tests.faults import Fault\n\n"
+        f"FAULTS = (Fault('a: fault', 'spectral_param/__init__.py', {code!r}, '0', 'changed'),)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "tests.mutations", "a"]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+    assert done.returncode == (0 if found else 1), done.stdout + done.stderr
+    said = "found by tests/promises/test_part.py::test_changed" if found else "NOT FOUND"
+    assert f"a: fault\n    {said}" in done.stdout

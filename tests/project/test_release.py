@@ -30,7 +30,9 @@ def test_the_address_of_the_repository_stands_in_one_place() -> None:
         if (ROOT / file).suffix in {".md", ".py", ".yml", ".yaml", ".toml", ".cff"} and (
             ROOT / file
         ).is_file():
-            found = re.findall(rf"https?://(?!pypi)[\w./-]+/{name}\b", (ROOT / file).read_text(encoding="utf-8"))
+            found = re.findall(
+                rf"https?://(?!pypi)[\w./-]+/{name}\b", (ROOT / file).read_text(encoding="utf-8")
+            )
             assert found == ([address] if file == "pyproject.toml" else []), file
     assert '["project"]["urls"]' in WORKFLOWS["release"]
 
