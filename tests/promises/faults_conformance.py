@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault(
         "assignment: an assigned weight outside of the set is projected in silence",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "if not (is_first or torch.equal(stays, is_outside)):",
         "if False:",
         "rejects_outside and Householder",
@@ -68,7 +68,7 @@ FAULTS = (
     ),
     Fault(
         "half: a weight in half precision is computed in half precision",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/tensors.py",
         "if X.dtype in (torch.bfloat16, torch.float16):",
         "if X.dtype == torch.float16:",
         "bfloat16 and ScaledCayley",

@@ -5,14 +5,14 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "member: a projection moves a weight that is in the set",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "members = torch.where(is_outside[..., None, None], near(W), W)",
         "members = near(W)",
         "beside",
     ),
     Fault(
         "state: a refused assignment leaves what it has begun to change",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "            before.restore()\n",
         "",
         "refused_assignment",

@@ -26,16 +26,16 @@ FAULTS = (
     ),
     Fault(
         "asked: asking how far a weight is outside moves what is followed",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "        trial = copy.deepcopy(self)\n        trial._layout = trial._layout_of(W)\n",
         "        trial = self\n        trial._layout = trial._layout_of(W)\n",
         "reading",
     ),
     Fault(
         "one-name: a tied weight is held under one of its names",
-        "spectral_param/_constrain.py",
-        "        _after_step.hold(_names_of(module, weight), link, chosen)\n",
-        "        _after_step.hold(_names_of(module, weight)[:1], link, chosen)\n",
+        "spectral_param/_register/held.py",
+        "        _after_step.hold(names_of(module, weight), link, chosen)\n",
+        "        _after_step.hold(names_of(module, weight)[:1], link, chosen)\n",
         "tied",
     ),
     Fault(

@@ -19,7 +19,7 @@ FAULTS = (
     ),
     Fault(
         "defect: a weight whose squares overflow counts as orthogonal",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/in_set.py",
         "is_outside = ~(distance <= resolution)",
         "is_outside = (distance > resolution) & distance.isfinite()",
         "overflow",
@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "filled: a module that a loader has filled tensor by tensor cannot be moved",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         '                self._become_like(torch.empty_like(self._like, device="cpu"))\n',
         "                pass\n",
         "filled",

@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "rounded: a weight that is rounded to half precision has no room for it",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)",
         "return torch.finfo(X.dtype).eps",
         "rounded",

@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "stride: the phases of a strided convolution are forgotten",
-        "spectral_param/_constrain.py",
+        "spectral_param/_register/holders.py",
         "return tuple(s // math.gcd(s, d) for",
         "return tuple(1 for",
         "norm_of_a_layer or strid",
@@ -54,7 +54,7 @@ FAULTS = (
     ),
     Fault(
         "padding: the norm of a layer that repeats pixels is bounded by that of its kernel",
-        "spectral_param/_constrain.py",
+        "spectral_param/_register/holders.py",
         'if mode not in ("zeros", "circular"):',
         'if mode not in ("zeros", "circular", "reflect", "replicate"):',
         "padding",

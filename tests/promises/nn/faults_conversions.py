@@ -33,14 +33,14 @@ FAULTS = (
     ),
     Fault(
         "imaginary-parts: a constraint lets imaginary parts of its weight go",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "            self._check_stays_complex(fn)\n",
         "            pass\n",
         "complex_weight",
     ),
     Fault(
         "nested-precision: constraints keep the precision in which they were constructed",
-        "spectral_param/_parametrizations/base.py",
+        "spectral_param/_parametrizations/weight.py",
         "        for part in self.modules():\n",
         "        for part in (self,):\n",
         "nested",
