@@ -20,7 +20,7 @@ FAULTS = (
     Fault(
         "meta-bound: the meta device loses the bound",
         "spectral_param/_parametrizations/bound.py",
-        'if device.type == "meta":\n            return values\n',
+        '        if device.type == "meta":\n            return values\n',
         "",
         "meta",
     ),
