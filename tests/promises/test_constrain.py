@@ -965,3 +965,25 @@ def test_a_constraint_of_ones_own_may_have_a_penalty() -> None:
     assert all(original.grad.any() for name, original in model.named_parameters() if "original" in name)
     sp.rebase(model)  # A norm has no base: nothing changes.
     torch.testing.assert_close(sp.penalty(model).detach(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("entry", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "make",
+    [
+        sp.ScaledCayley,
+        sp.Householder,
+        sp.SkewExponential,
+        sp.Givens,
+        sp.SingularValues,
+        sp.SpectralNorm,
+        sp.SchurForm,
+        sp.LyapunovForm,
+        lambda: sp.SignPattern(torch.ones(3, 3)),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
+    W = torch.eye(3)
+    W[0, 1] = entry
+    with pytest.raises(sp.errors.NotFiniteError, match=r"expected.*got"):
+        sp.constrain(sp.testing.Holder(W), "weight", make())
