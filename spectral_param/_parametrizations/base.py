@@ -254,7 +254,7 @@ class Parametrization(InSet):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == self._bound:
             value = self._as_bound(value)
-        # numpy's numbers decide about dtypes where Python's do not.
+        # Python numbers are stored: numpy's scalars promote dtypes.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)

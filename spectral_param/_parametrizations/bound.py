@@ -25,7 +25,7 @@ Bound = float | Tensor | Literal["present"]
 
 
 class _Kind(NamedTuple):
-    above: float  # What a bound of this kind exceeds.
+    above: float  # Exclusive lower limit.
     default: float  # In place of "present" where no weight has values.
     remedy: str
 

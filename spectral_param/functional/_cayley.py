@@ -63,7 +63,7 @@ _FACTOR, _INVERT = (
 )
 # A solve is accurate enough up to this condition times √n: entries of A of about 64.
 _TAME = 64.0
-# What the squares of the entries of a small matrix may add up to.
+# Largest ‖T‖_F² for which numpy's path is taken.
 _SQUARES = 1e30
 # What a solve in double precision may have for a result in single precision, whose gradient has an error that
 # grows as the square of the condition.

@@ -162,7 +162,7 @@ class _Norm:
 
     def factor(self, d: Array, u: float) -> tuple[Any, Array, float] | None:
         """Return A, the Cholesky factor of I - AᵀA, and the barrier, or None where it is infinite."""
-        if not u > _LEAST:  # A step of Newton's method can be too long by any factor.
+        if not u > _LEAST:  # exp(-u/2) would overflow; the line search halves the step.
             return None
         A = scaled(self.W, np.exp(d)) * math.exp(-u / 2)
         gram = -_dense(_product(A.T, A))
@@ -255,7 +255,7 @@ def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
-    """Return the d and u of the last t, or of the first that has u ≤ ``goal``."""
+    """Return the minimizer (d, u) for the last t, or for the first one with u ≤ ``goal``."""
     n = len(d)
     last = n * (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
