@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -83,7 +84,9 @@ class Measured(Bounded):
         return self._moved(W)
 
     def _moved(self, W: Tensor, leader: Any = None) -> Tensor:
-        moved = self.evaluate(W, leader=leader).value
+        # The evaluation of a subclass may not take what has been measured.
+        takes_leader = leader is not None and "leader" in inspect.signature(self.evaluate).parameters
+        moved = (self.evaluate(W, leader=leader) if takes_leader else self.evaluate(W)).value
         return torch.where(self._stays(W, moved)[..., None, None], W, moved)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
