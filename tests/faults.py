@@ -298,7 +298,7 @@ PROMISES = (
     ),
     Fault(
         "defective: an eigenvalue without a derivative gets one of rounding errors",
-        "spectral_param/_eigen/dense.py",
+        "spectral_param/_eigen/triple.py",
         "return float(10 * torch.finfo(dtype).eps ** 0.5)",
         "return float(torch.finfo(dtype).eps)",
         promise("functional/test_spectral_radius.py", "defective"),

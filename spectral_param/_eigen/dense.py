@@ -13,14 +13,12 @@ of two. Then:
 All of that runs on the host. Matrices of a device leave it for that, all of a batch in one copy, and their
 triples go back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
 183806), and Apple's MPS has none (issue 185954).
-
-Conjugates are taken with ``physical_conj``, for the reason given there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +28,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import is_on_host, precise
+from spectral_param._eigen.triple import Eigentriple, Leader, moved, stacked
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
@@ -55,75 +54,9 @@ _ORDINARY = {
 }
 
 
-class Eigentriple(NamedTuple):
-    """An eigenvalue and its vectors: T u = λ u and vᴴ T = λ vᴴ.
-
-    Attributes:
-        eigenvalue: λ, complex, shape ``(...)``.
-        right: u, complex, of 2-norm 1, shape ``(..., n)``.
-        left: v, complex, of 2-norm 1, shape ``(..., n)``.
-    """
-
-    eigenvalue: Tensor
-    right: Tensor
-    left: Tensor
-
-
-class Leader(NamedTuple):
-    """The leading eigentriples of matrices, and whether all of them are known to be regular.
-
-    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
-    """
-
-    triple: Eigentriple
-    regular: bool
-
-
-def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
-    """Return the leaders of matrices as those of a batch."""
-    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
-    triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
-    return Leader(triple, all(regular for _, regular in leaders))
-
-
 def height_of(eigenvalue: Any, height: Height) -> Any:
     """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
     return abs(eigenvalue) if height == "modulus" else eigenvalue.real
-
-
-def physical_conj(x: Tensor) -> Tensor:
-    """Return the conjugate with its values in memory.
-
-    ``Tensor.conj`` only sets a bit. Inside a custom operator that runs under torch.compile, elementwise
-    kernels ignore the bit without a warning (torch 2.13; https://github.com/pytorch/pytorch/issues/62884).
-    """
-    return x.conj().resolve_conj()
-
-
-def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return xᴴy."""
-    # Not torch.vdot, because the precision of products depends on settings.
-    return (physical_conj(x) * y).sum(dim=-1)
-
-
-def degenerate_threshold(dtype: torch.dtype) -> float:
-    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
-
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
-    errors.
-    """
-    return float(10 * torch.finfo(dtype).eps ** 0.5)
-
-
-def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
-    return inner(v, u).detach().abs()
-
-
-def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
-    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
 def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple:  # T: (..., n, n)
@@ -152,7 +85,7 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, A
         scales = [_scaled_down(A) for A in matrices]
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
-            first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
+            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), height)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
         found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
         leader = stacked([leader for leader, _ in found], T.shape[:-2])
@@ -160,15 +93,6 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, A
     if not is_on_host(T):
         leader = leader._replace(triple=moved(leader.triple, T.device))
     return leader, values
-
-
-def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
-    """Return the triple on a device, in one copy, for which the host does not wait."""
-    eigenvalue, u, v = triple
-    n = u.shape[-1]
-    packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
-    parts = packed.split([1, n, n], dim=-1)
-    return Eigentriple(parts[0][..., 0], parts[1], parts[2])
 
 
 class _Solution(NamedTuple):
@@ -234,15 +158,14 @@ def _in_double(A: Array, height: Height, eps: float) -> _Solution:
     """Return the leading eigenvalue by double precision alone."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
-        iterates = (
-            _iterates(torch.from_numpy(A[None]), height)[0] if is_large else _inverse_iterates(A, height)
+        solution = (
+            _by_solves_of_all(torch.from_numpy(A[None]), height)[0] if is_large else _by_solves(A, height)
         )
         # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
         # can undo the first one.
-        if iterates is not None:
-            found = _judged(A, iterates, height, eps)
-            if found.is_accurate:
-                return found
+        judged = _judged(A, solution, height, eps)
+        if judged.is_accurate:
+            return judged
     return _judged(A, _both_vectors(A, height), height, eps)
 
 
@@ -356,8 +279,8 @@ def _both_vectors(A: Array, height: Height) -> _Solution:
     return _Solution(values, complex(values[leader]), u, v)
 
 
-def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
-    """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
+def _by_solves(A: Array, height: Height) -> _Solution:
+    """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
     eigenvalue = complex(values[height_of(values, height).argmax()])
@@ -371,42 +294,51 @@ def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
     angle = _angles(len(A))
-    x = np.cos(angle) if is_real else np.exp(1j * angle)
-    found: list[Array] = []
-    # If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is
-    # the well-conditioned one.
-    for adjoint in (0, 2):
-        for _ in range(_SOLVES):
-            x, _ = getrs(lu, pivots, x, trans=adjoint)
-            largest = np.abs(x).max()
-            if not 0 < largest < math.inf:
-                return None
-            x /= largest
-        x /= _norm(x)
-        found.append(x)
-    return _Solution(values, eigenvalue, found[0], found[1])
+    u, v = _inverse_iteration(
+        np.cos(angle) if is_real else np.exp(1j * angle),
+        lambda x, adjoint: getrs(lu, pivots, x, trans=2 if adjoint else 0)[0],
+        largest=lambda x: np.abs(x).max(),
+        norm=_norm,
+    )
+    return _Solution(values, eigenvalue, u, v)
 
 
-def _iterates(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
+def _by_solves_of_all(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
     """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     diagonal[diagonal == 0] = torch.finfo(T.dtype).eps
-    x = (
-        torch.from_numpy(np.exp(1j * _angles(T.shape[-1])))
-        .to(lu.dtype)
-        .expand(eigenvalue.shape[0], -1)[..., None]
+    start = torch.from_numpy(np.exp(1j * _angles(T.shape[-1]))).to(lu.dtype)
+    vectors = _inverse_iteration(
+        start.expand(eigenvalue.shape[0], -1)[..., None],
+        lambda x, adjoint: torch.linalg.lu_solve(lu, pivots, x, adjoint=adjoint),
+        largest=lambda x: x.abs().amax(dim=-2, keepdim=True),
+        norm=lambda x: torch.linalg.vector_norm(x, dim=-2, keepdim=True),
     )
-    found = []
+    u, v = (x[..., 0].numpy() for x in vectors)
+    return [
+        _Solution(*of_one) for of_one in zip(values.numpy(), eigenvalue[:, 0].tolist(), u, v, strict=True)
+    ]
+
+
+def _inverse_iteration(
+    x: Any, solve: Callable[[Any, bool], Any], largest: Callable[[Any], Any], norm: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN where they overflow.
+
+    If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is the
+    well-conditioned one.
+    """
+    vectors = []
     for adjoint in (False, True):
         for _ in range(_SOLVES):
-            x = torch.linalg.lu_solve(lu, pivots, x, adjoint=adjoint)
-            x = x / x.abs().amax(dim=-2, keepdim=True)
-        x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
-        found.append(x[..., 0].numpy())
-    return [_Solution(*each) for each in zip(values.numpy(), eigenvalue[:, 0].tolist(), *found, strict=True)]
+            x = solve(x, adjoint)
+            x = x / largest(x)
+        x = x / norm(x)
+        vectors.append(x)
+    return vectors[0], vectors[1]
 
 
 def _angles(n: int) -> Array:

@@ -28,7 +28,7 @@ from scipy.linalg import eigh
 from torch import Tensor
 
 from spectral_param._context import full_precision, not_nested, solve
-from spectral_param._eigen.dense import inner, physical_conj
+from spectral_param._eigen.triple import inner, physical_conj
 from spectral_param._map import Map, apply
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._precision import to_double

@@ -39,14 +39,9 @@ from torch import Tensor
 from spectral_param import _paths
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
-from spectral_param._eigen.dense import (
-    Eigentriple,
-    Leader,
-    leading_eigentriple,
-    leading_eigentriple_and_values,
-    stacked,
-)
+from spectral_param._eigen.dense import leading_eigentriple, leading_eigentriple_and_values
 from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
+from spectral_param._eigen.triple import Eigentriple, Leader, stacked
 from spectral_param._matrices import Array
 
 # Columns of each block, and how many of them are replaced by random ones in each step. A product with 16

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import is_on_host, is_traced
-from spectral_param._eigen import Eigentriple, dominant_eigentriple, proof
-from spectral_param._eigen.dense import (
-    is_degenerate,
-)
+from spectral_param._eigen import proof
+from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
-from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._eigen.tracking import Follower
+from spectral_param._eigen.triple import Eigentriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
