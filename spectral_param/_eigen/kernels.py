@@ -2,7 +2,7 @@ r"""Where the symbol of a kernel is largest, with a proof for all frequencies, f
 
 Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) what is proven. The
 leading frequency of the last step, or one that turns out to be larger, is *looked at*: its norm and a bound B
-of it from above come from :class:`spectral_param._eigen.norm.NormFollower`. Where b(ω) ≤ B, nothing is done.
+of it from above come from the solver. Where b(ω) ≤ B, nothing is done.
 
 **Carried bounds.** Let the kernel of the last step be scaled, and then move by D. By Weyl's inequality σ(ω)
 moves by at most ‖D̂(ω)‖, and
@@ -33,11 +33,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param._eigen import proof, symbol
-from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
-from spectral_param._eigen.singular import Pair, leading_pair, tall
-from spectral_param._eigen.tracking import Cache
-from spectral_param._paths import Solver
+from spectral_param._eigen import hermitian, symbol
+from spectral_param._eigen.singular import ORDINARY, Norm, Pair, leading_pair, stacked_norms, tall
+from spectral_param._eigen.solver import Follower, NormFollower, Solver
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -53,14 +51,8 @@ _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 _SUMMED = 1e-5
 
 
-class KernelFollower(Cache):
-    """The leaders of kernels that change little from read to read.
-
-    With ``"dense"`` nothing is kept. With ``"auto"`` LAPACK finds the norm at the leading frequency if the
-    smaller side is below 64.
-    """
-
-    tracked_from = NormFollower.tracked_from
+class KernelFollower(Follower):
+    """The leaders of the kernels of one weight. Of a solver that is never asked nothing is kept."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Leader:
         """Return the leader of each kernel.
@@ -81,9 +73,9 @@ class KernelFollower(Cache):
         else:
             if len(self._states) != len(kernels):
                 self._states = [_One(self.solver) for _ in kernels]
-            found = [each.follow(kernel, points) for each, kernel in zip(self._states, kernels, strict=True)]
-            norms, indices = [norm for norm, _ in found], [index for _, index in found]
-        pair, bound = stacked(norms, batch)
+            leaders = [one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)]
+            norms, indices = [norm for norm, _ in leaders], [index for _, index in leaders]
+        pair, bound = stacked_norms(norms, batch)
         return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
 
 
@@ -114,7 +106,7 @@ class _One:
     """The follower of one kernel (n, i, *Q), n ≤ i."""
 
     def __init__(self, solver: Solver) -> None:
-        self.norms, self.keeps = NormFollower(solver), solver != "dense"
+        self.norms, self.keeps = NormFollower(solver), solver.norm_from < math.inf
         self.known: _Known | None = None
 
     def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
@@ -237,7 +229,7 @@ class _Search:
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
         G = self.grams.at(part)
-        proven = proof.is_below(G, (levels**2 - rounding).to(G.device, G.real.dtype)).cpu()
+        proven = hermitian.is_below(G, (levels**2 - rounding).to(G.device, G.real.dtype)).cpu()
         self.upper[part[proven]] = levels[proven]
 
     def _decide(self, part: Tensor) -> None:
@@ -246,7 +238,7 @@ class _Search:
             self.exact = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
         square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64, device="cpu")
-        proven = proof.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
+        proven = hermitian.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
         self.upper[part[proven]] = self.bound
         part = part[~proven]
         if len(part):

@@ -11,15 +11,14 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.norm import ORDINARY, NormFollower
-from spectral_param._eigen.norm import tolerance as followed_tolerance
-from spectral_param._eigen.singular import divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import ORDINARY, divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import tolerance as followed_tolerance
+from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
 from spectral_param._parametrizations.measured import Measured
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
 
 Mode = Literal["equal", "at_most"]
@@ -90,17 +89,21 @@ class SpectralNorm(Measured):
     ROUNDINGS = 8
     norm: Bound
     mode: Mode
-    solver: Solver
 
     def __init__(
         self,
         norm: Bound = 1.0,
         mode: Mode = "at_most",
-        solver: Solver = "auto",
+        solver: Solver | Name = "auto",
     ) -> None:
-        super().__init__("norm", norm, mode=(mode, Mode), solver=(solver, Solver))
+        super().__init__("norm", norm, mode=(mode, Mode))
         self.tracking = NormFollower(solver)
         self.kernels = KernelFollower(solver)
+
+    @property
+    def solver(self) -> Solver | str:
+        """The solver, or its name, that the constructor got."""
+        return self.tracking.choice
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return c T/‖T‖, or T where the mode does not scale."""
