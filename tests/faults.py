@@ -1085,6 +1085,20 @@ PROOFS = (
         fault_test("rounding_errors_of_powers"),
     ),
     Fault(
+        "solver-state: a solver gets the state of matrices of another shape",
+        "spectral_param/_eigen/solver.py",
+        "if kind == self._kind else [None] * len(matrices)",
+        "if len(self._states) == len(matrices) else [None] * len(matrices)",
+        promise("constraints/test_solver.py", "state"),
+    ),
+    Fault(
+        "solver-size: a solver is asked below its least size",
+        "spectral_param/_eigen/solver.py",
+        "self.least_size = self.solver.radius_from",
+        "self.least_size = 0",
+        promise("constraints/test_solver.py", "size_limits"),
+    ),
+    Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/_eigen/tracking.py",
         "shortfall = max(shortfall, _audit(power, right, left, ritz, compression, sum(log2), generator))",

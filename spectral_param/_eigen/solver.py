@@ -58,6 +58,9 @@ class Solver:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.radius_from}, {self.norm_from})"
 
+    def __deepcopy__(self, memo: object) -> Solver:
+        return self  # A copy of a model asks the same solver.
+
     def eigentriple(self, T: Tensor, state: Any) -> tuple[Any, Any]:
         """Return ``(triple, is_regular), state`` for the eigenvalue λ of largest modulus.
 

@@ -51,7 +51,7 @@ class SpectralNorm(Measured):
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
             values lie too close together. ``"auto"``, the default, is ``"tracking"`` where the smaller side
-            is at least 64.
+            is at least 64. Or a :class:`spectral_param.Solver` of your own.
 
     Raises:
         ValueError: If an argument is outside its range.

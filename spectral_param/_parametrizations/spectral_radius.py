@@ -57,7 +57,7 @@ class SpectralRadiusNorm(Measured):
             from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
             where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
-            uninterrupted one by rounding.
+            uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or

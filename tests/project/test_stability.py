@@ -234,7 +234,6 @@ BUGS = {
     "_parametrizations.copies.deep_copy": cannot_copy_fake_tensors,
     "_context.is_compiled": is_supported_in_2_6,
     "_context.promoted": is_supported_in_2_6,
-    "_eigen.tracking": is_supported_in_2_6,
     "_parametrizations.memory": is_supported_in_2_6,
 }
 
