@@ -306,7 +306,7 @@ PROMISES = (
     Fault(
         "units: eigenvalues are not balanced before they count as defective",
         "spectral_param/_eigen/dense.py",
-        "found = _proven_in_balance(A, height, eps) or found",
+        "solution = _proven_in_balance(A, height, eps) or solution",
         "pass",
         promise("functional/test_spectral_radius.py", "units"),
     ),
@@ -654,8 +654,8 @@ GRADIENTS = (
     Fault(
         "narrow: the norm that a few entries hold has the rounding errors of single precision",
         "spectral_param/_eigen/norm.py",
-        "is_exact = narrow * T.shape[-1] > _NARROW",
-        "is_exact = narrow * T.shape[-1] > 1e9",
+        "in_double = narrow * T.shape[-1] > _NARROW",
+        "in_double = narrow * T.shape[-1] > 1e9",
         ("tests/internal/eigen/norm",),
     ),
     Fault(

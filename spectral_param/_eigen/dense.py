@@ -87,9 +87,12 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, A
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
             first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), height)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
-        found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
-        leader = stacked([leader for leader, _ in found], T.shape[:-2])
-        values = np.stack([values for _, values in found]).reshape(*T.shape[:-2], n)
+        pairs = [
+            _of_one(A, scale, tried, height, T.dtype)
+            for A, scale, tried in zip(matrices, scales, first, strict=True)
+        ]
+        leader = stacked([leader for leader, _ in pairs], T.shape[:-2])
+        values = np.stack([values for _, values in pairs]).reshape(*T.shape[:-2], n)
     if not is_on_host(T):
         leader = leader._replace(triple=moved(leader.triple, T.device))
     return leader, values
@@ -128,30 +131,30 @@ def _of_one(
     Args:
         A: The matrix, divided by ``scale``.
         scale: NaN for a matrix that is not finite.
-        first: What was found in the precision of T, if that was tried.
+        first: The solution in the precision of T, if that was tried.
         height: By what an eigenvalue leads.
         dtype: That of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        found = None if first is None else _judged(A, first, height, eps)
-        if found is None or not found.is_proven:
-            found = _in_double(A, height, eps)
-        if not found.is_proven:
-            found = _proven_in_balance(A, height, eps) or found
+        solution = None if first is None else _judged(A, first, height, eps)
+        if solution is None or not solution.is_proven:
+            solution = _in_double(A, height, eps)
+        if not solution.is_proven:
+            solution = _proven_in_balance(A, height, eps) or solution
         # If real parts are compared, λ may be zero.
         (least, most), largest = _ORDINARY[dtype.to_real()]
         is_ordinary = least < scale < most or (
-            least < abs(found.eigenvalue) * scale < most and scale < largest
+            least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
         # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
-        eigenvalue: Array = np.asarray(found.eigenvalue * scale, kind)
-        u: Array = np.asarray(found.right, kind)
-        v: Array = np.asarray(found.left, kind)
+        eigenvalue: Array = np.asarray(solution.eigenvalue * scale, kind)
+        u: Array = np.asarray(solution.right, kind)
+        v: Array = np.asarray(solution.left, kind)
         if math.isnan(scale):
             u, v = np.full_like(u, scale), np.full_like(v, scale)
     triple = Eigentriple(torch.from_numpy(eigenvalue), torch.from_numpy(u), torch.from_numpy(v))
-    return Leader(triple, found.is_proven and is_ordinary), found.values
+    return Leader(triple, solution.is_proven and is_ordinary), solution.values
 
 
 def _in_double(A: Array, height: Height, eps: float) -> _Solution:
@@ -169,9 +172,9 @@ def _in_double(A: Array, height: Height, eps: float) -> _Solution:
     return _judged(A, _both_vectors(A, height), height, eps)
 
 
-def _judged(A: Array, found: _Solution, height: Height, eps: float) -> _Solution:
+def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solution:
     """Return what is known of a solution, which may be in single precision; A is not."""
-    values, eigenvalue, u, unit, *_ = found
+    values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
     if not is_double:
@@ -206,7 +209,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
     does to them. LAPACK's D makes rows and columns of similar size. That can be far from the D that the
     condition of λ needs, for instance on a cycle of many states: it is smallest, Σ|v_i u_i| / |vᴴu|, where
-    |u| = |v|. So the vectors found give the next D, and so on. In the limit, this D makes a Jordan block
+    |u| = |v|. So the vectors give the next D, and so on. In the limit, this D makes a Jordan block
     diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
@@ -215,18 +218,20 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
             return None
-        found = _in_double(np.ascontiguousarray(B) / size, height, eps)
-        u, v = found.right, found.left
-        if found.is_proven and (turn == 0 or _distance(found.values, found.eigenvalue) > eps**0.5):
+        solution = _in_double(np.ascontiguousarray(B) / size, height, eps)
+        u, v = solution.right, solution.left
+        if solution.is_proven and (turn == 0 or _distance(solution.values, solution.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
             # The gradient divides by vᴴu, in the precision of T.
             s = abs(np.vdot(v, u))
             is_regular = bool(s > (1e-30 if eps > 1e-10 else 1e-290))
             if math.isnan(s):
                 return None
-            return _Solution(found.values, found.eigenvalue * size, u, v, found.is_accurate, is_regular)
+            return _Solution(
+                solution.values, solution.eigenvalue * size, u, v, solution.is_accurate, is_regular
+            )
         sizes = np.abs(u), np.abs(v)
-        if found.is_proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+        if solution.is_proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
             return None
         step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
         B, d = B * step / step[:, None], d * step

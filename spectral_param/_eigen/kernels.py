@@ -129,8 +129,8 @@ class _One:
             moved = float(moves.max())
         search.look(index)
         search.finish(moved)
-        assert search.found is not None
-        (sigma, v), _ = search.found
+        assert search.leading is not None
+        (sigma, v), _ = search.leading
         if self.keeps and ORDINARY[0] < unit < ORDINARY[1]:
             self.known = _Known(K, search.upper * unit, search.reserve, search.index)
         return Norm(Pair(sigma * unit, v), search.proven * unit), search.index
@@ -160,11 +160,11 @@ class _Search:
     def __init__(self, K: Tensor, points: Tensor, norms: NormFollower) -> None:
         self.kernel, self.points, self.norms = K, points, norms
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
-        self.exact: _Grams | None = None
+        self.grams_in_double: _Grams | None = None
         self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
         self.reserve = torch.full_like(self.upper, _RESERVE)
         self.bound = 0.0  # B
-        self.found: Norm | None = None
+        self.leading: Norm | None = None
         self.index = 0
         self.candidate: int | None = None
 
@@ -174,13 +174,13 @@ class _Search:
         # Small ones are exact to double precision, as LAPACK has them.
         K = to_double(self.kernel) if small else self.kernel
         K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
-        found = self.norms.follow(K)
+        norm = self.norms.follow(K)
         # The entries of K are sums that have been rounded.
-        found = Norm(found.pair, found.bound * (1 + 2 * torch.finfo(K.dtype).eps))
-        self.upper[index] = found.bound
-        if self.found is None or found.bound > self.found.bound:
-            self.found, self.index = found, index
-        self.bound = max(self.bound, float(found.bound))
+        norm = Norm(norm.pair, norm.bound * (1 + 2 * torch.finfo(K.dtype).eps))
+        self.upper[index] = norm.bound
+        if self.leading is None or norm.bound > self.leading.bound:
+            self.leading, self.index = norm, index
+        self.bound = max(self.bound, float(norm.bound))
 
     def finish(self, moved: float) -> None:
         """Look until the norm at no frequency is above B. ``moved``: the largest of the moves."""
@@ -234,15 +234,15 @@ class _Search:
 
     def _decide(self, part: Tensor) -> None:
         """Bound the norms at frequencies in double precision."""
-        if self.exact is None:
-            self.exact = _Grams(to_double(self.kernel), self.points)
+        if self.grams_in_double is None:
+            self.grams_in_double = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
         square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64, device="cpu")
-        proven = hermitian.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
+        proven = hermitian.is_below(self.grams_in_double.at(part), square.to(self.kernel.device)).cpu()
         self.upper[part[proven]] = self.bound
         part = part[~proven]
         if len(part):
-            values = same * torch.linalg.eigvalsh(self.exact.at(part))[..., -1].cpu().sqrt()
+            values = same * torch.linalg.eigvalsh(self.grams_in_double.at(part))[..., -1].cpu().sqrt()
             best = values.argmax()
             if values[best] > self.bound:
                 self.look(int(part[best]))
@@ -307,8 +307,8 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
     C = K.new_zeros(len(r), n, n)
-    for q, other, each in torch.stack([first, second, place], dim=-1).tolist():
-        C[each].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
+    for q, other, lag in torch.stack([first, second, place], dim=-1).tolist():
+        C[lag].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
     C[(r == 0).all(dim=-1).to(K.device)] /= 2
     return C, r
 

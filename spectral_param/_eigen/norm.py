@@ -193,7 +193,7 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         worn = _worn(upper, square, T)
         leader = z / _length(z).to(T.dtype)
         if worn <= 1:
-            return _norm(leader, *_exact(T, v, square, narrow, square, upper))
+            return _norm(leader, *_precise(T, v, square, narrow, square, upper))
         v = leader
         if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
             break
@@ -294,7 +294,7 @@ def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
     v = ritz_vectors(V, ritz, 1)[:, 0]
     u = T @ v
     square, narrow = torch.stack([(_length(u) / _length(v)) ** 2, _narrowness(u)]).tolist()
-    return _norm(v, *_exact(T, v, square, narrow, ritz.theta[0], upper))
+    return _norm(v, *_precise(T, v, square, narrow, ritz.theta[0], upper))
 
 
 def _narrowness(u: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ def _narrowness(u: Tensor) -> Tensor:
     return ((torch.linalg.vector_norm(u, 4) / torch.linalg.vector_norm(u)) ** 4).double()
 
 
-def _exact(
+def _precise(
     T: Tensor, v: Tensor, square: float, narrow: float, top: float, upper: float
 ) -> tuple[float, float]:
     """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound that stands beside the value ``top``.
@@ -311,12 +311,12 @@ def _exact(
     errors cancel in ``square``, a sum over many entries, but not where few are large: there it is computed
     in double precision.
     """
-    is_exact = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
-    if is_exact:
+    in_double = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
+    if in_double:
         v = to_double(v)
         square = float((_length(to_double(T) @ v) / _length(v)) ** 2)
     # The quotient of a vector that is not exact may raise a bound, but not lower it.
-    return square, upper * max(0.0 if is_exact else 1.0, square / top)
+    return square, upper * max(0.0 if in_double else 1.0, square / top)
 
 
 def _norm(v: Tensor, top: float, upper: float) -> Norm:

@@ -257,10 +257,10 @@ def audit(
     """
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + VECTORS**0.5) / TAU
-    found = _inside_to_project_out(compression, bases, moduli, log_leader, delta, root)
-    if found is None:
+    projected = _inside_to_project_out(compression, bases, moduli, log_leader, delta, root)
+    if projected is None:
         return math.inf
-    inside, rest = found
+    inside, rest = projected
     limit = float(largest_bound(inside.theta, inside.products, delta)[-1])
     if not (limit > 0 and abs(math.log(inside.leader) - log_leader) <= delta):
         return math.inf

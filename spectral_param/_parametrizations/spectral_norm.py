@@ -117,7 +117,7 @@ class SpectralNorm(Measured):
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
         low, high = ORDINARY
-        if not all(low < each < high for each in sigma.reshape(-1).tolist()):
+        if not all(low < size < high for size in sigma.reshape(-1).tolist()):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
                 warn_degenerate(
@@ -131,12 +131,12 @@ class SpectralNorm(Measured):
             return unchanged(T)
         c = c * (sigma / bound)
         if leader is None:
-            the = divided_by_norm(T, pair, c)
+            scaled = divided_by_norm(T, pair, c)
         else:
-            the = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), leader)), T)
+            scaled = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), leader)), T)
         if bool(active.all()):
-            return the
-        return where(active.to(T.device, non_blocking=True)[..., None, None], the, T)
+            return scaled
+        return where(active.to(T.device, non_blocking=True)[..., None, None], scaled, T)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return the same by torch's operations."""
