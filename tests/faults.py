@@ -208,8 +208,8 @@ PROMISES = (
     Fault(
         "member: a projection moves a weight that is in the set",
         "spectral_param/_parametrizations/base.py",
-        "members = torch.where(is_outside[..., None, None], self.near(W), W)",
-        "members = self.near(W)",
+        "members = torch.where(is_outside[..., None, None], near(W), W)",
+        "members = near(W)",
         promise("test_sets.py", "beside"),
     ),
     Fault(
@@ -1029,8 +1029,8 @@ PROOFS = (
     Fault(
         "borrowed: the follower keeps the memory of a kernel that was assigned",
         "spectral_param/_parametrizations/spectral_norm.py",
-        "T = T.detach().clone()  # The caller",
-        "T = T.detach()  # The caller",
+        "leader = self._followed(W.detach().clone())",
+        "leader = self._followed(W.detach())",
         promise("constraints/test_spectral_norm.py", "used_again"),
     ),
     Fault(

@@ -477,12 +477,22 @@ class Parametrization(nn.Module):
 
     def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W with members in the place of matrices outside; where it is not the first weight, raise."""
-        distance, resolution = self.outside(W, eps)
+        return self._with_members(W, *self.outside(W, eps), self.near, is_first)
+
+    def _with_members(
+        self,
+        W: Tensor,
+        distance: Tensor,
+        resolution: Tensor | float,
+        near: Callable[[Tensor], Tensor],
+        is_first: bool,
+    ) -> Tensor:
+        """Return :meth:`member` of matrices at these distances, for which ``near`` gives members."""
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
         has_warned, vars(self)["_warned"] = self._warned, True  # A projection has no derivative.
-        members = torch.where(is_outside[..., None, None], self.near(W), W)
+        members = torch.where(is_outside[..., None, None], near(W), W)
         vars(self)["_warned"] = has_warned
         stays = is_outside & (members == W).flatten(-2).all(dim=-1)
         if not (is_first or torch.equal(stays, is_outside)):
