@@ -68,7 +68,6 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._eigen.ritz import Compression, residuals
 from spectral_param._matrices import Array
 
 # p and τ of (1); and for sparse matrices p and c.
@@ -171,6 +170,32 @@ def sparse_resolvent_bound(
         z = times(z) / r
         z -= V @ (dual @ z)
     return math.inf
+
+
+class Compression(NamedTuple):
+    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
+
+    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
+    """
+
+    right: Array  # RᴴPR
+    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
+    left: Array  # LᴴPᴴL
+    left_defect: Array  # the same for Pᴴ and L
+    overlap: Array  # LᴴR
+    image: Array  # LᴴPR
+
+
+def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
+    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
+
+    def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
+        inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
+        outside = (x.conj() * (defect @ x)).sum(axis=0).real
+        return np.sqrt(inside + outside.clip(min=0))
+
+    c = compression
+    return of(c.right, c.right_defect, right, values), of(c.left, c.left_defect, left, np.conj(values))
 
 
 class Inside(NamedTuple):

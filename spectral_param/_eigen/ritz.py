@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param._eigen.proof import Compression, residuals
 from spectral_param._matrices import Array
 
 # Columns of each block. A product with 16 columns costs hardly more than one with a single vector, because
 # both read T once.
 COLUMNS = 16
-
-
-class Compression(NamedTuple):
-    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
-
-    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
-    """
-
-    right: Array  # RᴴPR
-    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
-    left: Array  # LᴴPᴴL
-    left_defect: Array  # the same for Pᴴ and L
-    overlap: Array  # LᴴR
-    image: Array  # LᴴPR
-
-
-def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
-    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
-
-    def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
-        inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
-        outside = (x.conj() * (defect @ x)).sum(axis=0).real
-        return np.sqrt(inside + outside.clip(min=0))
-
-    c = compression
-    return of(c.right, c.right_defect, right, values), of(c.left, c.left_defect, left, np.conj(values))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ from torch import Tensor
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import leading_eigentriple_and_values
-from spectral_param._eigen.ritz import COLUMNS, Compression, Ritz, rayleigh_ritz
+from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
 from spectral_param._eigen.triple import Eigentriple, Leader
 
 # Columns of each block that are replaced by random ones in each step.
@@ -288,7 +288,7 @@ def _audit(
     right: Tensor,
     left: Tensor,
     ritz: Ritz,
-    compression: Compression,
+    compression: proof.Compression,
     log2_scale: float,
     generator: torch.Generator,
 ) -> float:
