@@ -27,14 +27,9 @@ class Ritz:
     condition: float  # |vᴴu|
     shortfall: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
     moduli: list[float]  # of all Ritz values, largest first
+    separation: float  # modulus of the first eigenvalue outside the blocks, relative to the dominant one
     bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
     eps: float  # of T's dtype
-
-    @property
-    def separation(self) -> float:
-        """The modulus of the first eigenvalue outside the blocks, relative to the dominant one."""
-        # The last columns have not converged and show moduli that are too small: leave out a quarter.
-        return self.moduli[3 * COLUMNS // 4 - 1] / self.moduli[0] if self.moduli[0] > 0 else 1.0
 
 
 def rayleigh_ritz(
@@ -118,6 +113,8 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
         condition=condition,
         shortfall=_shortfall(abs(eigenvalue), rounding, condition, both, gap, eps),
         moduli=moduli,
+        # The last columns have not converged and show moduli that are too small: leave out a quarter.
+        separation=moduli[3 * COLUMNS // 4 - 1] / moduli[0] if moduli[0] > 0 else 1.0,
         bases=(
             _basis(values, vectors, real=not dtype.is_complex),
             _basis(left_values, left_vectors, real=not dtype.is_complex),
