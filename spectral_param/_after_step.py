@@ -243,11 +243,15 @@ class _Hook:
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
+        # Not as a decorator: it imports torch's compiler, which takes as long as the rest of this package.
+        self._eager = torch.compiler.disable(self._put_all_back)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Put all weights back."""
+        self._eager(optimizer)
+
+    @torch.no_grad()
+    def _put_all_back(self, optimizer: Optimizer) -> None:
         weights = [entry.weight() for entry in self.entries]
         alive = [(e, w) for e, w in zip(self.entries, weights, strict=True) if w is not None]
         self.entries = [entry for entry, _ in alive]
