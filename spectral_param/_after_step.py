@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 
 from spectral_param import _held as held
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._parametrizations.base import Parametrization, at_least_float32, readable
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.copies import RESETS
+from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param.functional._checks import described
 
 _RECORD = "_held_constraints"

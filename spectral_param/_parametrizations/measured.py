@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._map import Map
-from spectral_param._parametrizations.base import readable, real_entries
 from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.tensors import readable, real_entries
 
 
 class Measurement(NamedTuple):

@@ -22,7 +22,8 @@ LAYERS = (
     ("_parametrizations", "init"),
     ("_held",),
     ("_after_step",),
-    ("_constrain", "_model"),
+    ("_model",),
+    ("_register",),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py
