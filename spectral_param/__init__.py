@@ -9,6 +9,7 @@
 """
 
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
+from spectral_param._eigen.solver import Solver
 from spectral_param._map import Map
 from spectral_param._model import (
     constraints,
@@ -56,6 +57,7 @@ __all__ = [
     "SignPattern",
     "SingularValues",
     "SkewExponential",
+    "Solver",
     "SpectralAbscissa",
     "SpectralNorm",
     "SpectralRadiusNorm",

@@ -6,9 +6,6 @@ threads.
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 # Products of matrices: numpy is faster up to as many operations as those of this size take, where its
 # OpenBLAS stays on one thread. Above torch, whose threads numpy would have to wait for.
 NUMPY_PRODUCT = 64
@@ -41,8 +38,3 @@ NUMPY_STATES = 1024
 SPARSE_DENSE = 500
 # Where nothing is proven, all eigenvalues are computed up to this size, for a minute and 200 MB.
 SPARSE_DENSE_LIMIT = 5000
-
-# How a constraint finds a radius or a norm: by LAPACK, or followed from read to read; "auto" by the size.
-Solver = Literal["auto", "dense", "tracking"]
-# From which smaller side on matrices are followed; with "auto" from a size of the table above.
-FOLLOWED_FROM = {"dense": math.inf, "tracking": 0}

@@ -13,14 +13,12 @@ of two. Then:
 All of that runs on the host. Matrices of a device leave it for that, all of a batch in one copy, and their
 triples go back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
 183806), and Apple's MPS has none (issue 185954).
-
-Conjugates are taken with ``physical_conj``, for the reason given there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +28,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import is_on_host, precise
+from spectral_param._eigen.triple import Eigentriple, Leader, moved, stacked
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
@@ -55,75 +54,9 @@ _ORDINARY = {
 }
 
 
-class Eigentriple(NamedTuple):
-    """An eigenvalue and its vectors: T u = λ u and vᴴ T = λ vᴴ.
-
-    Attributes:
-        eigenvalue: λ, complex, shape ``(...)``.
-        right: u, complex, of 2-norm 1, shape ``(..., n)``.
-        left: v, complex, of 2-norm 1, shape ``(..., n)``.
-    """
-
-    eigenvalue: Tensor
-    right: Tensor
-    left: Tensor
-
-
-class Leader(NamedTuple):
-    """The leading eigentriples of matrices, and whether all of them are known to be regular.
-
-    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
-    """
-
-    triple: Eigentriple
-    regular: bool
-
-
-def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
-    """Return the leaders of matrices as those of a batch."""
-    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
-    triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
-    return Leader(triple, all(regular for _, regular in leaders))
-
-
 def height_of(eigenvalue: Any, height: Height) -> Any:
     """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
     return abs(eigenvalue) if height == "modulus" else eigenvalue.real
-
-
-def physical_conj(x: Tensor) -> Tensor:
-    """Return the conjugate with its values in memory.
-
-    ``Tensor.conj`` only sets a bit. Inside a custom operator that runs under torch.compile, elementwise
-    kernels ignore the bit without a warning (torch 2.13; https://github.com/pytorch/pytorch/issues/62884).
-    """
-    return x.conj().resolve_conj()
-
-
-def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return xᴴy."""
-    # Not torch.vdot, because the precision of products depends on settings.
-    return (physical_conj(x) * y).sum(dim=-1)
-
-
-def degenerate_threshold(dtype: torch.dtype) -> float:
-    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
-
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
-    errors.
-    """
-    return float(10 * torch.finfo(dtype).eps ** 0.5)
-
-
-def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
-    return inner(v, u).detach().abs()
-
-
-def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
-    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
 def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple:  # T: (..., n, n)
@@ -152,23 +85,17 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, A
         scales = [_scaled_down(A) for A in matrices]
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
-            first = [*_iterates(torch.from_numpy(matrices).to(T.dtype), height)]
+            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), height)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
-        found = [_of_one(*each, height, T.dtype) for each in zip(matrices, scales, first, strict=True)]
-        leader = stacked([leader for leader, _ in found], T.shape[:-2])
-        values = np.stack([values for _, values in found]).reshape(*T.shape[:-2], n)
+        pairs = [
+            _of_one(A, scale, tried, height, T.dtype)
+            for A, scale, tried in zip(matrices, scales, first, strict=True)
+        ]
+        leader = stacked([leader for leader, _ in pairs], T.shape[:-2])
+        values = np.stack([values for _, values in pairs]).reshape(*T.shape[:-2], n)
     if not is_on_host(T):
         leader = leader._replace(triple=moved(leader.triple, T.device))
     return leader, values
-
-
-def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
-    """Return the triple on a device, in one copy, for which the host does not wait."""
-    eigenvalue, u, v = triple
-    n = u.shape[-1]
-    packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
-    parts = packed.split([1, n, n], dim=-1)
-    return Eigentriple(parts[0][..., 0], parts[1], parts[2])
 
 
 class _Solution(NamedTuple):
@@ -204,51 +131,50 @@ def _of_one(
     Args:
         A: The matrix, divided by ``scale``.
         scale: NaN for a matrix that is not finite.
-        first: What was found in the precision of T, if that was tried.
+        first: The solution in the precision of T, if that was tried.
         height: By what an eigenvalue leads.
         dtype: That of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        found = None if first is None else _judged(A, first, height, eps)
-        if found is None or not found.is_proven:
-            found = _in_double(A, height, eps)
-        if not found.is_proven:
-            found = _proven_in_balance(A, height, eps) or found
+        solution = None if first is None else _judged(A, first, height, eps)
+        if solution is None or not solution.is_proven:
+            solution = _in_double(A, height, eps)
+        if not solution.is_proven:
+            solution = _proven_in_balance(A, height, eps) or solution
         # If real parts are compared, λ may be zero.
         (least, most), largest = _ORDINARY[dtype.to_real()]
         is_ordinary = least < scale < most or (
-            least < abs(found.eigenvalue) * scale < most and scale < largest
+            least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
         # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
-        eigenvalue: Array = np.asarray(found.eigenvalue * scale, kind)
-        u: Array = np.asarray(found.right, kind)
-        v: Array = np.asarray(found.left, kind)
+        eigenvalue: Array = np.asarray(solution.eigenvalue * scale, kind)
+        u: Array = np.asarray(solution.right, kind)
+        v: Array = np.asarray(solution.left, kind)
         if math.isnan(scale):
             u, v = np.full_like(u, scale), np.full_like(v, scale)
     triple = Eigentriple(torch.from_numpy(eigenvalue), torch.from_numpy(u), torch.from_numpy(v))
-    return Leader(triple, found.is_proven and is_ordinary), found.values
+    return Leader(triple, solution.is_proven and is_ordinary), solution.values
 
 
 def _in_double(A: Array, height: Height, eps: float) -> _Solution:
     """Return the leading eigenvalue by double precision alone."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
-        iterates = (
-            _iterates(torch.from_numpy(A[None]), height)[0] if is_large else _inverse_iterates(A, height)
+        solution = (
+            _by_solves_of_all(torch.from_numpy(A[None]), height)[0] if is_large else _by_solves(A, height)
         )
         # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
         # can undo the first one.
-        if iterates is not None:
-            found = _judged(A, iterates, height, eps)
-            if found.is_accurate:
-                return found
+        judged = _judged(A, solution, height, eps)
+        if judged.is_accurate:
+            return judged
     return _judged(A, _both_vectors(A, height), height, eps)
 
 
-def _judged(A: Array, found: _Solution, height: Height, eps: float) -> _Solution:
+def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solution:
     """Return what is known of a solution, which may be in single precision; A is not."""
-    values, eigenvalue, u, unit, *_ = found
+    values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
     if not is_double:
@@ -283,7 +209,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
     Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
     does to them. LAPACK's D makes rows and columns of similar size. That can be far from the D that the
     condition of λ needs, for instance on a cycle of many states: it is smallest, Σ|v_i u_i| / |vᴴu|, where
-    |u| = |v|. So the vectors found give the next D, and so on. In the limit, this D makes a Jordan block
+    |u| = |v|. So the vectors give the next D, and so on. In the limit, this D makes a Jordan block
     diagonal; so λ must be separate from the other eigenvalues there.
     """
     B, d = balanced(A)
@@ -292,18 +218,20 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
             return None
-        found = _in_double(np.ascontiguousarray(B) / size, height, eps)
-        u, v = found.right, found.left
-        if found.is_proven and (turn == 0 or _distance(found.values, found.eigenvalue) > eps**0.5):
+        solution = _in_double(np.ascontiguousarray(B) / size, height, eps)
+        u, v = solution.right, solution.left
+        if solution.is_proven and (turn == 0 or _distance(solution.values, solution.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
             # The gradient divides by vᴴu, in the precision of T.
             s = abs(np.vdot(v, u))
             is_regular = bool(s > (1e-30 if eps > 1e-10 else 1e-290))
             if math.isnan(s):
                 return None
-            return _Solution(found.values, found.eigenvalue * size, u, v, found.is_accurate, is_regular)
+            return _Solution(
+                solution.values, solution.eigenvalue * size, u, v, solution.is_accurate, is_regular
+            )
         sizes = np.abs(u), np.abs(v)
-        if found.is_proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
+        if solution.is_proven or not sizes[0].dot(sizes[1]) < abs(np.vdot(v, u)) * limit:
             return None
         step = np.exp2(np.round(np.log2(sizes[0] / sizes[1]) / 2))
         B, d = B * step / step[:, None], d * step
@@ -356,8 +284,8 @@ def _both_vectors(A: Array, height: Height) -> _Solution:
     return _Solution(values, complex(values[leader]), u, v)
 
 
-def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
-    """Return λ from all eigenvalues, u and v from two solves each with A - λI; None where that fails."""
+def _by_solves(A: Array, height: Height) -> _Solution:
+    """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
     eigenvalue = complex(values[height_of(values, height).argmax()])
@@ -371,42 +299,51 @@ def _inverse_iterates(A: Array, height: Height) -> _Solution | None:
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
     angle = _angles(len(A))
-    x = np.cos(angle) if is_real else np.exp(1j * angle)
-    found: list[Array] = []
-    # If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is
-    # the well-conditioned one.
-    for adjoint in (0, 2):
-        for _ in range(_SOLVES):
-            x, _ = getrs(lu, pivots, x, trans=adjoint)
-            largest = np.abs(x).max()
-            if not 0 < largest < math.inf:
-                return None
-            x /= largest
-        x /= _norm(x)
-        found.append(x)
-    return _Solution(values, eigenvalue, found[0], found[1])
+    u, v = _inverse_iteration(
+        np.cos(angle) if is_real else np.exp(1j * angle),
+        lambda x, adjoint: getrs(lu, pivots, x, trans=2 if adjoint else 0)[0],
+        largest=lambda x: np.abs(x).max(),
+        norm=_norm,
+    )
+    return _Solution(values, eigenvalue, u, v)
 
 
-def _iterates(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
+def _by_solves_of_all(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
     """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     diagonal[diagonal == 0] = torch.finfo(T.dtype).eps
-    x = (
-        torch.from_numpy(np.exp(1j * _angles(T.shape[-1])))
-        .to(lu.dtype)
-        .expand(eigenvalue.shape[0], -1)[..., None]
+    start = torch.from_numpy(np.exp(1j * _angles(T.shape[-1]))).to(lu.dtype)
+    vectors = _inverse_iteration(
+        start.expand(eigenvalue.shape[0], -1)[..., None],
+        lambda x, adjoint: torch.linalg.lu_solve(lu, pivots, x, adjoint=adjoint),
+        largest=lambda x: x.abs().amax(dim=-2, keepdim=True),
+        norm=lambda x: torch.linalg.vector_norm(x, dim=-2, keepdim=True),
     )
-    found = []
+    u, v = (x[..., 0].numpy() for x in vectors)
+    return [
+        _Solution(*of_one) for of_one in zip(values.numpy(), eigenvalue[:, 0].tolist(), u, v, strict=True)
+    ]
+
+
+def _inverse_iteration(
+    x: Any, solve: Callable[[Any, bool], Any], largest: Callable[[Any], Any], norm: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN where they overflow.
+
+    If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is the
+    well-conditioned one.
+    """
+    vectors = []
     for adjoint in (False, True):
         for _ in range(_SOLVES):
-            x = torch.linalg.lu_solve(lu, pivots, x, adjoint=adjoint)
-            x = x / x.abs().amax(dim=-2, keepdim=True)
-        x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
-        found.append(x[..., 0].numpy())
-    return [_Solution(*each) for each in zip(values.numpy(), eigenvalue[:, 0].tolist(), *found, strict=True)]
+            x = solve(x, adjoint)
+            x = x / largest(x)
+        x = x / norm(x)
+        vectors.append(x)
+    return vectors[0], vectors[1]
 
 
 def _angles(n: int) -> Array:

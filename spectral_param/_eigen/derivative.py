@@ -40,12 +40,10 @@ from spectral_param._context import (
     not_nested,
     solve,
 )
-from spectral_param._eigen.dense import (
+from spectral_param._eigen.dense import Height, dominant_eigentriple, height_of
+from spectral_param._eigen.triple import (
     Eigentriple,
-    Height,
     degenerate_threshold,
-    dominant_eigentriple,
-    height_of,
     inner,
     is_degenerate,
     physical_conj,

@@ -2,7 +2,7 @@ r"""Where the symbol of a kernel is largest, with a proof for all frequencies, f
 
 Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) what is proven. The
 leading frequency of the last step, or one that turns out to be larger, is *looked at*: its norm and a bound B
-of it from above come from :class:`spectral_param._eigen.norm.NormFollower`. Where b(ω) ≤ B, nothing is done.
+of it from above come from the solver. Where b(ω) ≤ B, nothing is done.
 
 **Carried bounds.** Let the kernel of the last step be scaled, and then move by D. By Weyl's inequality σ(ω)
 moves by at most ‖D̂(ω)‖, and
@@ -33,11 +33,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param._eigen import proof, symbol
-from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower, stacked
-from spectral_param._eigen.singular import Pair, leading_pair, tall
-from spectral_param._eigen.tracking import Cache
-from spectral_param._paths import Solver
+from spectral_param._eigen import hermitian, symbol
+from spectral_param._eigen.singular import ORDINARY, Norm, Pair, leading_pair, stacked_norms, tall
+from spectral_param._eigen.solver import Follower, NormFollower, Solver
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -53,14 +51,8 @@ _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 _SUMMED = 1e-5
 
 
-class KernelFollower(Cache):
-    """The leaders of kernels that change little from read to read.
-
-    With ``"dense"`` nothing is kept. With ``"auto"`` LAPACK finds the norm at the leading frequency if the
-    smaller side is below 64.
-    """
-
-    tracked_from = NormFollower.tracked_from
+class KernelFollower(Follower):
+    """The leaders of the kernels of one weight. Of a solver that is never asked nothing is kept."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Leader:
         """Return the leader of each kernel.
@@ -81,9 +73,9 @@ class KernelFollower(Cache):
         else:
             if len(self._states) != len(kernels):
                 self._states = [_One(self.solver) for _ in kernels]
-            found = [each.follow(kernel, points) for each, kernel in zip(self._states, kernels, strict=True)]
-            norms, indices = [norm for norm, _ in found], [index for _, index in found]
-        pair, bound = stacked(norms, batch)
+            leaders = [one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)]
+            norms, indices = [norm for norm, _ in leaders], [index for _, index in leaders]
+        pair, bound = stacked_norms(norms, batch)
         return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
 
 
@@ -114,7 +106,7 @@ class _One:
     """The follower of one kernel (n, i, *Q), n ≤ i."""
 
     def __init__(self, solver: Solver) -> None:
-        self.norms, self.keeps = NormFollower(solver), solver != "dense"
+        self.norms, self.keeps = NormFollower(solver), solver.norm_from < math.inf
         self.known: _Known | None = None
 
     def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
@@ -137,8 +129,8 @@ class _One:
             moved = float(moves.max())
         search.look(index)
         search.finish(moved)
-        assert search.found is not None
-        (sigma, v), _ = search.found
+        assert search.leading is not None
+        (sigma, v), _ = search.leading
         if self.keeps and ORDINARY[0] < unit < ORDINARY[1]:
             self.known = _Known(K, search.upper * unit, search.reserve, search.index)
         return Norm(Pair(sigma * unit, v), search.proven * unit), search.index
@@ -168,11 +160,11 @@ class _Search:
     def __init__(self, K: Tensor, points: Tensor, norms: NormFollower) -> None:
         self.kernel, self.points, self.norms = K, points, norms
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
-        self.exact: _Grams | None = None
+        self.grams_in_double: _Grams | None = None
         self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
         self.reserve = torch.full_like(self.upper, _RESERVE)
         self.bound = 0.0  # B
-        self.found: Norm | None = None
+        self.leading: Norm | None = None
         self.index = 0
         self.candidate: int | None = None
 
@@ -182,13 +174,13 @@ class _Search:
         # Small ones are exact to double precision, as LAPACK has them.
         K = to_double(self.kernel) if small else self.kernel
         K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
-        found = self.norms.follow(K)
+        norm = self.norms.follow(K)
         # The entries of K are sums that have been rounded.
-        found = Norm(found.pair, found.bound * (1 + 2 * torch.finfo(K.dtype).eps))
-        self.upper[index] = found.bound
-        if self.found is None or found.bound > self.found.bound:
-            self.found, self.index = found, index
-        self.bound = max(self.bound, float(found.bound))
+        norm = Norm(norm.pair, norm.bound * (1 + 2 * torch.finfo(K.dtype).eps))
+        self.upper[index] = norm.bound
+        if self.leading is None or norm.bound > self.leading.bound:
+            self.leading, self.index = norm, index
+        self.bound = max(self.bound, float(norm.bound))
 
     def finish(self, moved: float) -> None:
         """Look until the norm at no frequency is above B. ``moved``: the largest of the moves."""
@@ -237,20 +229,20 @@ class _Search:
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
         G = self.grams.at(part)
-        proven = proof.is_below(G, (levels**2 - rounding).to(G.device, G.real.dtype)).cpu()
+        proven = hermitian.is_below(G, (levels**2 - rounding).to(G.device, G.real.dtype)).cpu()
         self.upper[part[proven]] = levels[proven]
 
     def _decide(self, part: Tensor) -> None:
         """Bound the norms at frequencies in double precision."""
-        if self.exact is None:
-            self.exact = _Grams(to_double(self.kernel), self.points)
+        if self.grams_in_double is None:
+            self.grams_in_double = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
         square = torch.full((len(part),), (same * self.bound) ** 2, dtype=torch.float64, device="cpu")
-        proven = proof.is_below(self.exact.at(part), square.to(self.kernel.device)).cpu()
+        proven = hermitian.is_below(self.grams_in_double.at(part), square.to(self.kernel.device)).cpu()
         self.upper[part[proven]] = self.bound
         part = part[~proven]
         if len(part):
-            values = same * torch.linalg.eigvalsh(self.exact.at(part))[..., -1].cpu().sqrt()
+            values = same * torch.linalg.eigvalsh(self.grams_in_double.at(part))[..., -1].cpu().sqrt()
             best = values.argmax()
             if values[best] > self.bound:
                 self.look(int(part[best]))
@@ -315,8 +307,8 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     r, place = (taps[second] - taps[first]).unique(dim=0, return_inverse=True)
     rows = K.flatten(-axes).permute(2, 0, 1).contiguous()  # (Q, n, i)
     C = K.new_zeros(len(r), n, n)
-    for q, other, each in torch.stack([first, second, place], dim=-1).tolist():
-        C[each].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
+    for q, other, lag in torch.stack([first, second, place], dim=-1).tolist():
+        C[lag].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
     C[(r == 0).all(dim=-1).to(K.device)] /= 2
     return C, r
 

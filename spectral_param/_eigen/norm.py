@@ -7,7 +7,7 @@ e^(2j √(1 - a/θ₁))/2, and nothing else. One step is
 
 1. p(G) [V, Z], and V is made orthonormal; where V is still near, p(G) Z only;
 2. the Ritz pairs of G in the space of V. The largest value is σ² from below;
-3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.proof` with p(G) Z. It is within
+3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. It is within
    ``tolerance`` of that value, or the result is not used.
 
 Most steps skip all of that. ‖T - T'‖_F bounds by how much σ₂, the second largest singular value, has grown
@@ -27,26 +27,34 @@ All random numbers come from generators seeded by the step's number.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param import _paths
-from spectral_param._eigen import proof
-from spectral_param._eigen.singular import Pair, leading_pair
-from spectral_param._eigen.tracking import Cache
+from spectral_param._eigen import hermitian, proof
+from spectral_param._eigen.gramian import (
+    Ritz,
+    beside,
+    chebyshev,
+    cold_block,
+    is_ordinary,
+    orthonormal,
+    random_vectors,
+    refreshed,
+    ritz_pairs,
+    ritz_vectors,
+)
+from spectral_param._eigen.singular import Norm, Pair, leading_pair, tolerance
 from spectral_param._matrices import Array
-from spectral_param._precision import double_device, to_double
+from spectral_param._precision import to_double
 
-# Columns of the block, and how many of them come from the random directions after a proof has failed.
-COLUMNS, FRESH = 16, 3
+# Columns of the block.
+COLUMNS = 16
 # Most of the Ritz vectors that are left out of what is bounded.
 CUT = 12
-# Sweeps of a block of random vectors; attempts at a proof; largest degree of a polynomial.
-COLD_SWEEPS, ROUNDS, DEGREES = 3, 4, 80
+# Attempts at a proof; largest degree of a polynomial.
+ROUNDS, DEGREES = 4, 80
 # What lies outside is to be bounded by a + REACH (θ₁ - a), and a is at least LOWEST θ₁.
 REACH, LOWEST = 0.75, 0.25
 # Power steps of a read, before the block is asked.
@@ -55,26 +63,6 @@ POWERS = 4
 _NARROW = 8.0
 # Part of the tolerance that a bound may use up before the block is filtered.
 WORN = 0.4
-# If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
-# precision. Outside LAPACK computes it.
-ORDINARY = (2.0**-40, 2.0**40)
-
-
-class Norm(NamedTuple):
-    """The norms of matrices.
-
-    Attributes:
-        pair: σ and v.
-        bound: A bound of σ from above, as σ is: ``(...)``, float64, on the host.
-    """
-
-    pair: Pair
-    bound: Tensor
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Return by how much a bound may exceed σ, relative to σ, if it is followed."""
-    return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
 
 
 class State(NamedTuple):
@@ -102,15 +90,14 @@ class State(NamedTuple):
 
 
 def follow(T: Tensor, state: State | None) -> tuple[Norm, State]:  # T: (m, n), m ≥ n
-    """Return the norm, and the state for the next call. A state of another kind of matrix is ignored."""
+    """Return the norm, and the state for the next call. T is not changed any more."""
     T = T.detach().resolve_conj()
-    last = None if state is None else state.last
-    if state is None or last is None or _kind(last[0]) != _kind(T):
-        last, state = None, State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
+    if state is None:
+        state = State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
     state = state._replace(step=state.step + 1)
     norm, best = None, None
-    if last is not None:
-        norm, state = _reused(T, state, *last)
+    if state.last is not None:
+        norm, state = _reused(T, state, *state.last)
     if norm is None:
         norm, best, state = _attempt(T, state)
     if norm is None:
@@ -119,7 +106,7 @@ def follow(T: Tensor, state: State | None) -> tuple[Norm, State]:  # T: (m, n), 
     return norm, state._replace(last=(T, norm))
 
 
-def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz] | None, State]:
+def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] | None, State]:
     """Follow the block from the last T to this one.
 
     Returns:
@@ -128,38 +115,38 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, _Ritz]
     generator = torch.Generator().manual_seed(state.step)
     V, degree, is_stale, edge = state.block, state.degree, state.is_stale, state.edge
     lost = State(state.block, state.step)
-    start, found = V, None
+    start, ritz = V, None
     if not edge:
-        V, edge = _cold(T, _normal(V, V.shape[-1], generator))
+        V, edge = cold_block(T, random_vectors(V, V.shape[-1], generator))
         degree, is_stale = 0, False
-        if not _is_ordinary(edge):
+        if not is_ordinary(edge):
             return None, None, lost
     for _ in range(ROUNDS):
-        Z = _normal(V, proof.VECTORS, generator)
-        S = _chebyshev(T, _beside(start, Z) if is_stale else Z, math.sqrt(edge), degree)
+        Z = random_vectors(V, proof.VECTORS, generator)
+        S = chebyshev(T, beside(start, Z) if is_stale else Z, math.sqrt(edge), degree)
         if is_stale:
-            V, S = _orthonormal(S[:, : V.shape[-1]]), S[:, V.shape[-1] :]
-        found = _ritz(T, V, S, edge)
-        if found is None:
+            V, S = orthonormal(S[:, : V.shape[-1]]), S[:, V.shape[-1] :]
+        ritz = ritz_pairs(T, V, S, edge)
+        if ritz is None:
             return None, None, lost
-        outside, second, upper, next_edge = _audit(found, edge, degree, T)
-        worn = _worn(upper, found.theta[0], T)
+        outside, second, upper, next_edge = _audit(ritz, edge, degree, T)
+        worn = _worn(upper, ritz.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
         factor = 1.0 if is_stale or worn > WORN else 0.0
         if is_stale and worn <= 1:
-            factor = proof.chebyshev(found.theta[0] / edge, degree)
+            factor = hermitian.chebyshev(ritz.theta[0] / edge, degree)
         edge = next_edge
-        degree, is_stale = _plan(found, edge, factor, T)
+        degree, is_stale = _plan(ritz, edge, factor, T)
         is_stale = is_stale or worn > WORN
         if worn <= 1:
             degree = min(degree, DEGREES)
             kept = State(V, state.step, degree, is_stale, edge, outside, second)
-            return _of_block(T, V, found, upper), None, kept
+            return _of_block(T, V, ritz, upper), None, kept
         if degree > DEGREES:
             break
-        start, is_stale = _refreshed(V, found, S), True
-    assert found is not None
-    return None, (V, found), State(V, state.step, edge=edge)
+        start, is_stale = refreshed(V, ritz, S), True
+    assert ritz is not None
+    return None, (V, ritz), State(V, state.step, edge=edge)
 
 
 def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm | None, State]:
@@ -171,19 +158,19 @@ def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm |
     V, sigma, a = state.block, float(norm.pair.value), state.edge
     # Where the block is the whole space, its Ritz pairs are exact.
     if V.shape[-1] < T.shape[-1] and 0 < second < sigma:
-        found = _by_powers(T, norm.pair.vector, second)
-        if found is not None:
-            return found, state
+        norm_by_powers = _by_powers(T, norm.pair.vector, second)
+        if norm_by_powers is not None:
+            return norm_by_powers, state
     if state.is_stale:
         return None, state
     state = state._replace(is_stale=True)
     if not 0 < outside**2 < sigma**2 - 0.1 * (sigma**2 - a):
         return None, state
-    ritz = _ritz(T, V, None, a)
+    ritz = ritz_pairs(T, V, None, a)
     if ritz is None:
         return None, state
     theta, _, defect, *_ = ritz
-    upper = proof.block_bound(theta, defect, outside**2)
+    upper = hermitian.block_bound(theta, defect, outside**2)
     worn = _worn(upper, theta[0], T)
     state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
     return (_of_block(T, V, ritz, upper) if worn <= 1 else None), state
@@ -200,13 +187,13 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         r = z - theta.to(T.dtype) * v
         numbers = torch.stack([theta, (_length(r) / length) ** 2, _narrowness(u)])
         square, defect, narrow = numbers.tolist()
-        if not _is_ordinary(square):
+        if not is_ordinary(square):
             break
-        upper = proof.temple_bound(square, defect, second**2)
+        upper = hermitian.temple_bound(square, defect, second**2)
         worn = _worn(upper, square, T)
         leader = z / _length(z).to(T.dtype)
         if worn <= 1:
-            return _norm(leader, *_exact(T, v, square, narrow, square, upper))
+            return _norm(leader, *_precise(T, v, square, narrow, square, upper))
         v = leader
         if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
             break
@@ -222,22 +209,7 @@ def _length(x: Tensor) -> Tensor:
 def _second(theta: list[float], defect: Array, b: float) -> float:
     """Return a bound of the second largest singular value by (5), 0 if none is proven."""
     rest = max([b, *theta[1:2]])
-    return math.sqrt(proof.second_bound(theta, defect, b, rest + (theta[0] - rest) / 8))
-
-
-class _Ritz(NamedTuple):
-    """The Ritz pairs of G in a block, largest first, and p(G) Z in and out of it, on the host."""
-
-    theta: list[float]  # k
-    q: Array  # The Ritz vectors in the basis of V, (k, k)
-    defect: Array  # EᴴE for the Ritz vectors, (k, k)
-    along: Array  # The parts of p(G) Z along the Ritz vectors, (k, p)
-    outside: Array  # The Gram matrix of the other part, (p, p)
-
-    def rest(self, cut: int) -> Array:
-        """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
-        along = self.along[cut:]
-        return self.outside + along.conj().T @ along
+    return math.sqrt(hermitian.second_bound(theta, defect, b, rest + (theta[0] - rest) / 8))
 
 
 def _worn(upper: float, top: float, T: Tensor) -> float:
@@ -245,7 +217,7 @@ def _worn(upper: float, top: float, T: Tensor) -> float:
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
-def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, float, float]:
+def _audit(ritz: Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, float, float]:
     """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
@@ -258,13 +230,13 @@ def _audit(ritz: _Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float,
     while cut < most and squares[cut] <= gap * max((top - theta[cut]) / 2, 2 * tol * top):
         cut += 1
     # p amplifies rounding errors as it does the leading vectors.
-    error = degree**2 * torch.finfo(T.dtype).eps * proof.chebyshev(top / a, degree) * _size(n)
-    b, edge = proof.chebyshev_bound(ritz.rest(cut), a, degree, n, error)
+    error = degree**2 * torch.finfo(T.dtype).eps * hermitian.chebyshev(top / a, degree) * _size(n)
+    b, edge = hermitian.chebyshev_bound(ritz.rest(cut), a, degree, n, error)
     leading, defect = theta[:cut], ritz.defect[:cut, :cut]
-    upper = proof.block_bound(leading, defect, b)
+    upper = hermitian.block_bound(leading, defect, b)
     second = _second(leading, defect, b)
     if cut < most:
-        _, edge = proof.chebyshev_bound(ritz.rest(most), a, degree, n, error)
+        _, edge = hermitian.chebyshev_bound(ritz.rest(most), a, degree, n, error)
     if not edge < math.inf:
         edge = 0.0
     edge = min(max(edge, theta[min(CUT, len(theta) - 1)], LOWEST * top), top)
@@ -276,11 +248,11 @@ def _size(n: int) -> float:
     return math.sqrt(n) + math.sqrt(proof.VECTORS)
 
 
-def _plan(ritz: _Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
+def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     """Return the degree of the next polynomial, and whether it is to be applied to the block.
 
     Args:
-        ritz: What was found.
+        ritz: The Ritz pairs.
         a: The edge of the polynomial.
         factor: The residual to be filtered out of the leading vector, relative to that of now; 0 if none is.
         T: The matrix.
@@ -300,29 +272,29 @@ def _plan(ritz: _Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     return math.ceil(min(degree, DEGREES + 1)), is_stale
 
 
-def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, _Ritz] | None) -> tuple[Norm, Tensor]:
-    """Return the norm by Cholesky or LAPACK, and the block with the vector found."""
+def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Ritz] | None) -> tuple[Norm, Tensor]:
+    """Return the norm by Cholesky or LAPACK, and the block with the vector of LAPACK."""
     if best is not None:
         G = to_double(T)
         top = best[1].theta[0]
         upper = top * (1 + 2 * tolerance(T.dtype))
-        if bool(proof.is_below(G.mH @ G, torch.full((), upper, dtype=torch.float64, device=T.device))):
-            return _norm(_turned(*best, 1)[:, 0], top, upper), block
+        if bool(hermitian.is_below(G.mH @ G, torch.full((), upper, dtype=torch.float64, device=T.device))):
+            return _norm(ritz_vectors(*best, 1)[:, 0], top, upper), block
     pair = leading_pair(T)
     v = torch.where(pair.vector.isfinite(), pair.vector, 0)
-    return Norm(pair, pair.value), _orthonormal(_beside(v[:, None], block[:, :-1]))
+    return Norm(pair, pair.value), orthonormal(beside(v[:, None], block[:, :-1]))
 
 
-def _of_block(T: Tensor, V: Tensor, found: _Ritz, upper: float) -> Norm:
+def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
     """Return the norm for the leading Ritz vector, and a bound of σ² beside the Ritz value.
 
     V is orthonormal up to some rounding errors, by which value and bound may be too small. The vector's own
     quotient, of lengths in double precision, does not have them.
     """
-    v = _turned(V, found, 1)[:, 0]
+    v = ritz_vectors(V, ritz, 1)[:, 0]
     u = T @ v
     square, narrow = torch.stack([(_length(u) / _length(v)) ** 2, _narrowness(u)]).tolist()
-    return _norm(v, *_exact(T, v, square, narrow, found.theta[0], upper))
+    return _norm(v, *_precise(T, v, square, narrow, ritz.theta[0], upper))
 
 
 def _narrowness(u: Tensor) -> Tensor:
@@ -330,7 +302,7 @@ def _narrowness(u: Tensor) -> Tensor:
     return ((torch.linalg.vector_norm(u, 4) / torch.linalg.vector_norm(u)) ** 4).double()
 
 
-def _exact(
+def _precise(
     T: Tensor, v: Tensor, square: float, narrow: float, top: float, upper: float
 ) -> tuple[float, float]:
     """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound that stands beside the value ``top``.
@@ -339,12 +311,12 @@ def _exact(
     errors cancel in ``square``, a sum over many entries, but not where few are large: there it is computed
     in double precision.
     """
-    is_exact = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
-    if is_exact:
+    in_double = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
+    if in_double:
         v = to_double(v)
         square = float((_length(to_double(T) @ v) / _length(v)) ** 2)
     # The quotient of a vector that is not exact may raise a bound, but not lower it.
-    return square, upper * max(0.0 if is_exact else 1.0, square / top)
+    return square, upper * max(0.0 if in_double else 1.0, square / top)
 
 
 def _norm(v: Tensor, top: float, upper: float) -> Norm:
@@ -352,130 +324,3 @@ def _norm(v: Tensor, top: float, upper: float) -> Norm:
     roots = [math.sqrt(top), math.sqrt(max(top, upper))]
     sigma, bound = torch.tensor(roots, dtype=torch.float64, device="cpu").unbind()
     return Norm(Pair(sigma, v), bound)
-
-
-def _times(A: Tensor, X: Tensor) -> Tensor:
-    """Return A X for a thin X, in the order in which BLAS reads A by rows: up to 1.5 times as fast."""
-    return A @ X if A.stride(-1) == 1 else (X.mH @ A.mH).mH
-
-
-def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
-    """Return factor A X - Y, in one call."""
-    if A.stride(-1) == 1:
-        return torch.addmm(Y, A, X, beta=-1, alpha=factor)
-    return torch.addmm(Y.mH, X.mH, A.mH, beta=-1, alpha=factor).mH
-
-
-def _chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
-    """Return T_j(2G/s² - 1) X, which is T_2j(T/s) X by the products of T and Tᴴ in turn."""
-    Y = None
-    for _ in range(degree):
-        Y = _times(T, X) * (1 / s) if Y is None else _times_less(T, X, 2 / s, Y)
-        X = _times_less(T.mH, Y, 2 / s, X)
-    return X.resolve_conj()
-
-
-def _cold(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
-    """Return a block for a T that nothing is known of, and a bound of the largest eigenvalue in its space."""
-    for _ in range(COLD_SWEEPS):
-        V = _orthonormal(V)
-        V = _times(T.mH, _times(T, V))
-    return _orthonormal(V), float(torch.linalg.matrix_norm(V))
-
-
-def _is_ordinary(square: float) -> bool:
-    return ORDINARY[0] ** 2 < square < ORDINARY[1] ** 2
-
-
-def _orthonormal(V: Tensor) -> Tensor:
-    Q: Tensor = torch.linalg.qr(V).Q
-    return Q.mT.contiguous().mT
-
-
-def _normal(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return random vectors."""
-    return proof.random_rows((count, like.shape[-2]), like, generator).mT
-
-
-def _ritz(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> _Ritz | None:
-    """Return the Ritz pairs of G in the space of V, and what S = p(G) Z, if given, has in it and outside.
-
-    None where T is zero, not finite, or of extreme size.
-    """
-    # A power of two, near the norm of G, so that squares neither overflow nor underflow.
-    unit = 2.0 ** round(math.log2(edge))
-    image = _times(T.mH, _times(T, V) * (1 / unit))
-    k = V.shape[-1]
-    three = _beside(V, image) if S is None else _beside(V, image, S)
-    B = V.mH @ three  # VᴴV, H, and S along V
-    # E, and S outside, as rows: in one call.
-    rest = torch.addmm(three.mT[k:, :], B[:, k:].mT, V.mT, alpha=-1)
-    parts = torch.cat([B.flatten(), (rest.conj() @ rest.mT).flatten()])
-    numbers = to_double(parts).cpu().numpy()
-    if not np.isfinite(numbers).all():
-        return None
-    small, grams = numbers[: B.numel()].reshape(k, -1), numbers[B.numel() :].reshape(len(rest), -1)
-    H = small[:, k : 2 * k]
-    theta, q = np.linalg.eigh((H + H.conj().T) / 2)
-    q = q[:, ::-1]
-    if not _is_ordinary(float(theta[-1]) * unit):
-        return None
-    return _Ritz(
-        (unit * theta[::-1]).tolist(),
-        q,
-        q.conj().T @ (unit**2 * grams[:k, :k]) @ q,
-        q.conj().T @ small[:, 2 * k :],
-        grams[k:, k:],
-    )
-
-
-def _beside(*blocks: Tensor) -> Tensor:
-    return torch.cat([X.mT for X in blocks], dim=-2).mT
-
-
-def _turned(V: Tensor, found: _Ritz, count: int) -> Tensor:
-    """Return the first Ritz vectors."""
-    q = torch.from_numpy(found.q[:, :count].copy())
-    return V @ q.to(V.device, V.dtype, non_blocking=True)
-
-
-def _refreshed(V: Tensor, found: _Ritz, S: Tensor) -> Tensor:
-    """Return the Ritz vectors, the last ones replaced by some vectors of S, from outside."""
-    count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
-    return _beside(_turned(V, found, V.shape[-1] - count), S[:, :count])
-
-
-class NormFollower(Cache):
-    """The norms of matrices that change little from read to read."""
-
-    tracked_from = _paths.TRACKED_NORM
-
-    def follow(self, T: Tensor) -> Norm:
-        """Return the norm of each matrix.
-
-        Args:
-            T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
-                The caller does not change them any more.
-        """
-        if T.shape[-1] < self.least_size:
-            pair = leading_pair(T)
-            return Norm(pair, pair.value)
-        # Values and proofs are in double precision.
-        T, device = T.to(double_device(T.device)), T.device
-        matrices = T.reshape(-1, *T.shape[-2:])
-        states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
-        norms, self._states = zip(*map(follow, matrices, states), strict=True)
-        found = norms[0] if T.ndim == 2 else stacked(norms, T.shape[:-2])
-        return found._replace(pair=found.pair._replace(vector=found.pair.vector.to(device)))
-
-
-def stacked(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
-    """Return the norms of matrices as those of a batch."""
-    value, vector, bound = (
-        torch.stack(part) for part in zip(*((*each.pair, each.bound) for each in norms), strict=True)
-    )
-    return Norm(Pair(value.reshape(batch), vector.reshape(*batch, -1)), bound.reshape(batch))
-
-
-def _kind(T: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return T.shape, T.dtype, T.device

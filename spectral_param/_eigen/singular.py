@@ -20,6 +20,7 @@ a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +29,15 @@ from scipy.linalg import eigh
 from torch import Tensor
 
 from spectral_param._context import full_precision, not_nested, solve
-from spectral_param._eigen.dense import inner, physical_conj
+from spectral_param._eigen.triple import inner, physical_conj
 from spectral_param._map import Map, apply
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._precision import to_double
 from spectral_param._scale import divided, power_of_two_scale
+
+# If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
+# precision. Outside LAPACK computes it.
+ORDINARY = (2.0**-40, 2.0**40)
 
 
 class Pair(NamedTuple):
@@ -45,6 +50,31 @@ class Pair(NamedTuple):
 
     value: Tensor
     vector: Tensor
+
+
+class Norm(NamedTuple):
+    """The norms of matrices.
+
+    Attributes:
+        pair: σ and v.
+        bound: A bound of σ from above, as σ is: ``(...)``, float64, on the host.
+    """
+
+    pair: Pair
+    bound: Tensor
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return by how much a bound may exceed σ, relative to σ, if it is followed."""
+    return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
+
+
+def stacked_norms(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
+    """Return the norms of matrices as those of a batch."""
+    value, vector, bound = (
+        torch.stack(part) for part in zip(*((*norm.pair, norm.bound) for norm in norms), strict=True)
+    )
+    return Norm(Pair(value.reshape(batch), vector.reshape(*batch, -1)), bound.reshape(batch))
 
 
 def tall(T: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
     ends = np.cumsum(np.bincount(labels, minlength=count))
     starts = np.concatenate([[0], ends[:-1]])
     sums = (np.bincount(index, np.abs(data), minlength=len(labels)) for index in (rows, columns))
-    bounds = np.minimum(*(np.maximum.reduceat(each, starts) for each in sums))
+    bounds = np.minimum(*(np.maximum.reduceat(of_nodes, starts) for of_nodes in sums))
     for c in np.argsort(-bounds, kind="stable"):
         yield blocks[starts[c] : ends[c], starts[c] : ends[c]], float(bounds[c])
 

@@ -120,10 +120,10 @@ class Leader(NamedTuple):
     frequency: Tensor
 
 
-def norm_at(K: Tensor, found: Leader) -> Tensor:
+def norm_at(K: Tensor, leader: Leader) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
-    pair = Pair(found.pair.value, found.pair.vector.to(K.device, K.dtype.to_complex()))
-    return known_norm(tall(symbol(K, found.frequency)[..., 0, :, :]), pair)
+    pair = Pair(leader.pair.value, leader.pair.vector.to(K.device, K.dtype.to_complex()))
+    return known_norm(tall(symbol(K, leader.frequency)[..., 0, :, :]), pair)
 
 
 def norm_on_grid(K: Tensor, axes: int, recorded: bool) -> tuple[Tensor, float]:

@@ -27,31 +27,19 @@ computed 6 of 200 steps.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param import _paths
 from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
-from spectral_param._eigen.dense import (
-    Eigentriple,
-    Leader,
-    leading_eigentriple,
-    leading_eigentriple_and_values,
-    stacked,
-)
-from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
-from spectral_param._matrices import Array
+from spectral_param._eigen.dense import leading_eigentriple_and_values
+from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
+from spectral_param._eigen.triple import Eigentriple, Leader
 
-# Columns of each block, and how many of them are replaced by random ones in each step. A product with 16
-# columns costs hardly more than one with a single vector, because both read T once.
-COLUMNS = 16
+# Columns of each block that are replaced by random ones in each step.
 FRESH = 2
 # By how much a step has to amplify the dominant direction against the rest: little if it starts from the
 # blocks of the last step, much if it starts from random ones.
@@ -100,20 +88,15 @@ def initial_state(T: Tensor) -> State:
 
 
 def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
-    """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call.
-
-    A state of another size, dtype or device is ignored; None is an initial state.
-    """
+    """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call."""
     T = T.detach().resolve_conj()
-    kind = (T.dtype, T.device, len(T))
-    if state is None or (state.right.dtype, state.right.device, len(state.right)) != kind:
-        state = initial_state(T)
+    state = initial_state(T) if state is None else state
     state = dataclasses.replace(state, step=state.step + 1)
     plan = _plan(state)
     if plan is not None:
-        found, state = _attempt(T, state, *plan)
-        if found is not None:
-            return found, state
+        followed, state = _attempt(T, state, *plan)
+        if followed is not None:
+            return followed, state
     leader, values = leading_eigentriple_and_values(T, "modulus")
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
@@ -185,41 +168,27 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
         right = _iterate(right, power.matrix.mT, count - 1)
         left = _iterate(left, power.matrix, count - 1)
         # The last sweep is the product that the Ritz values need.
-        images = [(right @ T.mT, left @ T)]
-        numbers = [largest]
+        images, numbers = [(right @ T.mT, left @ T)], [largest]
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
             numbers.append(power.log2_scale)
-        compressions, (entry, *log2_scale) = _compressed(right, left, images, numbers)
-        compression = compressions[0]
+        ritz, compression, (entry, *log2) = rayleigh_ritz(right, left, images, numbers, is_divided)
         if not 0 < entry < math.inf:
             return None, state
-        if not np.isfinite(np.concatenate(compression)).all():
-            break
-        largest_entry, exponent = math.frexp(entry) if is_divided else (entry, 0)  # As in _scaled.
-        try:
-            ritz = _rayleigh_ritz(compression, _rounding(T, largest_entry), T.dtype)
-        except np.linalg.LinAlgError:  # The small eigenvalue problem did not converge.
+        if ritz is None:
             break
         shortfall = ritz.shortfall
         if shortfall <= 0:
-            log2 = sum(log2_scale)
-            shortfall = max(shortfall, _audit(power, right, left, ritz, compressions[-1], log2, generator))
+            shortfall = max(shortfall, _audit(power, right, left, ritz, compression, sum(log2), generator))
             failed_audits += shortfall > 0
         effort = _effort(state, shortfall) if round_ == 0 else effort
         if shortfall <= 0:
-            triple, blocks = _result((right, left), images[0], ritz, exponent)
-            followed = dataclasses.replace(
-                state,
-                right=blocks[0],
-                left=blocks[1],
-                warm=True,
-                separation=ritz.separation,
-                effort=effort,
-                failures=0,
-            )
+            exponent = math.frexp(entry)[1] if is_divided else 0  # As in _scaled.
+            triple, (right, left) = _result((right, left), images[0], ritz, exponent)
+            state = dataclasses.replace(state, right=right, left=left, warm=True, effort=effort, failures=0)
             # A tracked λ is neither zero nor defective.
-            return Leader(triple, _REGULAR[0] < entry < _REGULAR[1]), followed
+            leader = Leader(triple, _REGULAR[0] < entry < _REGULAR[1])
+            return leader, dataclasses.replace(state, separation=ritz.separation)
         if failed_audits > 1:
             break
         count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
@@ -288,108 +257,8 @@ def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
     return rows
 
 
-def _compressed(
-    right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
-) -> tuple[list[proof.Compression], list[float]]:
-    """Return compressions of T and of its power, and real numbers, in one copy from the device."""
-    # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
-    overlap = left @ right.mT
-    small = []
-    for P_right, P_left in images:
-        small += [*_within(right, P_right), *_within(left, P_left), overlap, left @ P_right.mT]
-    stacked = torch.stack(small)
-    entries = (torch.view_as_real(stacked) if stacked.is_complex() else stacked).flatten()
-    # Powers of two have exponents that single precision holds exactly.
-    packed = torch.cat([entries, torch.stack(numbers).to(entries.dtype)])
-    received = packed.cpu().double().numpy()
-    found, rest = np.split(received, [entries.numel()])
-    parts = (found.view(np.complex128) if stacked.is_complex() else found).reshape(-1, 6, *overlap.shape)
-    # Without a conjugate of the rows of R, those of right and right_defect have come.
-    return [proof.Compression(*each[:2].conj(), *each[2:]) for each in parts], rest.tolist()
-
-
-def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the products of rows with their images, and those of what the images have beside the rows."""
-    compression = rows @ images.mH
-    defect = torch.addmm(images, compression.mH, rows, alpha=-1)
-    return compression, defect @ defect.mH
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ritz:
-    """The dominant Ritz pair of both blocks, and what it was computed from. Everything is on the host."""
-
-    eigenvalue: complex
-    right: Array  # coefficients of u, (16,)
-    left: Array  # coefficients of v, (16,)
-    condition: float  # |vᴴu|
-    shortfall: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
-    moduli: list[float]  # of all Ritz values, largest first
-    bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
-    eps: float  # of T's dtype
-
-    @property
-    def separation(self) -> float:
-        # The last columns have not converged and show moduli that are too small: leave out a quarter.
-        return self.moduli[3 * COLUMNS // 4 - 1] / self.moduli[0] if self.moduli[0] > 0 else 1.0
-
-
-def _rounding(T: Tensor, largest: float) -> float:
-    """Return the modulus below which an eigenvalue cannot be told from zero and is left to LAPACK."""
-    return 2 * len(T) * torch.finfo(T.dtype).eps * largest
-
-
-def _rayleigh_ritz(compression: proof.Compression, rounding: float, dtype: torch.dtype) -> _Ritz:
-    """Return the dominant Ritz pair of T's compression; moduli up to ``rounding`` count as zero."""
-    # Complex even if all values are real, for the indexing below.
-    values, vectors = np.linalg.eig(compression.right)
-    left_values, left_vectors = np.linalg.eig(compression.left)
-    values, vectors = values.astype(complex), vectors.astype(complex)
-    left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
-    order = np.argsort(-np.abs(values), kind="stable")
-    first = order[0]  # Of a pair the one in the upper half plane: LAPACK puts that first.
-    nearest = np.abs(left_values - values[first].conj()).argmin()
-    y, z = vectors[:, first], left_vectors[:, nearest]
-    s = np.vdot(z, compression.overlap @ y)
-    condition, eps = float(abs(s)), torch.finfo(dtype).eps
-    eigenvalue = complex(np.vdot(z, compression.image @ y) / s) if condition > eps else 0j
-    residuals = [x.item() for x in proof.residuals(compression, y[:, None], z[:, None], eigenvalue)]
-    gap = float(np.abs(values[order[order != first]] - values[first]).min())
-    moduli = np.abs(values[order]).tolist()
-    return _Ritz(
-        eigenvalue=eigenvalue,
-        right=y,
-        left=z,
-        condition=condition,
-        shortfall=_shortfall(abs(eigenvalue), rounding, condition, residuals, gap, eps),
-        moduli=moduli,
-        bases=(
-            _basis(values, vectors, real=not dtype.is_complex),
-            _basis(left_values, left_vectors, real=not dtype.is_complex),
-        ),
-        eps=eps,
-    )
-
-
-def _shortfall(
-    modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
-) -> float:
-    """Return the logarithm of the factor by which the residuals are too large.
-
-    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to its square root.
-    With the residuals r of both sides and the gap g to the next eigenvalue, the error of the vectors is r/g.
-    The error of the two-sided Rayleigh quotient is the product of both residuals, divided by g |vᴴu|.
-    """
-    right, left = residuals
-    if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
-        return math.inf
-    value_error = right * left / (gap * condition * modulus)
-    vector_error = max(right, left) / gap
-    return math.log(max((value_error / (16 * eps)) ** 0.5, vector_error / (16 * eps**0.5), 1e-30))
-
-
 def _result(
-    blocks: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ritz: _Ritz, exponent: int
+    blocks: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ritz: Ritz, exponent: int
 ) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
     """Return the Ritz pair of T·2^-exponent as a triple of T, and the blocks for the next call.
 
@@ -414,26 +283,11 @@ def _result(
     return Eigentriple(eigenvalue, u, v), ((right @ images[0]).mT, (left @ images[1]).mH)
 
 
-def _basis(values: Array, vectors: Array, real: bool) -> Array:
-    """Return an orthonormal basis whose first columns span the vectors of the largest values.
-
-    For a ``real`` matrix, a conjugate pair gives two real columns.
-    """
-    order = np.argsort(-np.abs(values), kind="stable")
-    if real:
-        # The first of each pair; LAPACK puts the two next to each other.
-        kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
-        columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
-    else:
-        columns = vectors[:, order]
-    return np.linalg.qr(columns)[0]
-
-
 def _audit(
     power: _Power,
     right: Tensor,
     left: Tensor,
-    ritz: _Ritz,
+    ritz: Ritz,
     compression: proof.Compression,
     log2_scale: float,
     generator: torch.Generator,
@@ -446,62 +300,3 @@ def _audit(
     return proof.audit(
         power.matrix, right, left, compression, ritz.bases, moduli, log_leader, delta, generator
     )
-
-
-# From read to read ---------------------------------------------------------------------------------
-
-
-class Cache:
-    """What is kept of matrices that change little from read to read.
-
-    Each result is proven, or computed by LAPACK. So what is known from the last matrices changes a result by
-    rounding only, and none of it is saved. A copy and an unpickled cache know nothing.
-
-    Args:
-        solver: ``"dense"``, ``"tracking"``, or ``"auto"`` for tracking from the size of the class on.
-    """
-
-    tracked_from: ClassVar[int]
-
-    def __init__(self, solver: _paths.Solver) -> None:
-        self.solver: _paths.Solver = solver
-        self.least_size = _paths.FOLLOWED_FROM.get(solver, self.tracked_from)
-        self._states: Sequence[Any] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.solver,)
-
-    def forget(self) -> None:
-        """Forget the last matrices, as for others that have nothing to do with them."""
-        self._states = []
-
-
-class Follower(Cache):
-    """The spectral radius ρ of matrices that change little from read to read."""
-
-    tracked_from = _paths.TRACKED_RADIUS
-
-    def __init__(self, solver: _paths.Solver) -> None:
-        super().__init__(solver)
-        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
-        FOLLOWERS[self.handle] = self
-
-    def follow(self, T: Tensor) -> Leader:
-        """Return the leader of each matrix.
-
-        Args:
-            T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
-        """
-        if T.shape[-1] < self.least_size:
-            return leading_eigentriple(T)
-        matrices = T.reshape(-1, *T.shape[-2:])
-        states = self._states if len(self._states) == len(matrices) else [None] * len(matrices)
-        leaders, self._states = zip(*map(track, matrices, states), strict=True)
-        return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
-
-    def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
-        return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
-
-
-_HANDLES = itertools.count()

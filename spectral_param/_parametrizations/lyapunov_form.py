@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.rounding import rounding_tolerance
+from spectral_param._eigen.dense import dominant_eigentriple
+from spectral_param._eigen.triple import rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded

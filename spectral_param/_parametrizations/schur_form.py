@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param._eigen.dense import degenerate_threshold, eigenvectors
+from spectral_param._eigen.dense import eigenvectors
+from spectral_param._eigen.triple import degenerate_threshold
 from spectral_param._map import Map, attach, recorded
 from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param._eigen.dense import Leader, is_degenerate, leading_eigentriple
+from spectral_param._eigen.dense import leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
-from spectral_param._eigen.rounding import rounding_tolerance
+from spectral_param._eigen.triple import Leader, is_degenerate, rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound

@@ -11,15 +11,14 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
-from spectral_param._eigen.norm import tolerance as followed_tolerance
-from spectral_param._eigen.singular import divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import ORDINARY, Norm, divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import tolerance as followed_tolerance
+from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
 
 Mode = Literal["equal", "at_most"]
@@ -52,7 +51,7 @@ class SpectralNorm(Measured):
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
             values lie too close together. ``"auto"``, the default, is ``"tracking"`` where the smaller side
-            is at least 64.
+            is at least 64. Or a :class:`spectral_param.Solver` of your own.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -90,17 +89,21 @@ class SpectralNorm(Measured):
     ROUNDINGS = 8
     norm: Bound
     mode: Mode
-    solver: Solver
 
     def __init__(
         self,
         norm: Bound = 1.0,
         mode: Mode = "at_most",
-        solver: Solver = "auto",
+        solver: Solver | Name = "auto",
     ) -> None:
-        super().__init__("norm", norm, mode=(mode, Mode), solver=(solver, Solver))
+        super().__init__("norm", norm, mode=(mode, Mode))
         self.tracking = NormFollower(solver)
         self.kernels = KernelFollower(solver)
+
+    @property
+    def solver(self) -> Solver | str:
+        """The solver, or its name, that the constructor got."""
+        return self.tracking.choice
 
     def evaluate(self, T: Tensor, *, leader: Norm | symbol.Leader | None = None) -> Map:  # type: ignore[override]
         """Return c T/‖T‖, or T where the mode does not scale."""
@@ -109,7 +112,7 @@ class SpectralNorm(Measured):
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
         low, high = ORDINARY
-        if not all(low < each < high for each in sigma.reshape(-1).tolist()):
+        if not all(low < size < high for size in sigma.reshape(-1).tolist()):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
                 warn_degenerate(

@@ -11,17 +11,16 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._context import is_on_host, is_traced
-from spectral_param._eigen import Eigentriple, dominant_eigentriple, proof
-from spectral_param._eigen.dense import Leader, is_degenerate
+from spectral_param._eigen import proof
+from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
-from spectral_param._eigen.rounding import rounding_tolerance
-from spectral_param._eigen.tracking import Follower
+from spectral_param._eigen.solver import Name, RadiusFollower, Solver
+from spectral_param._eigen.triple import Eigentriple, Leader, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._paths import Solver
 from spectral_param._scale import divided, of_ordinary_size
 
 Mode = Literal["equal", "at_most", "latched"]
@@ -58,7 +57,7 @@ class SpectralRadiusNorm(Measured):
             from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
             where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
-            uninterrupted one by rounding.
+            uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
@@ -98,7 +97,6 @@ class SpectralRadiusNorm(Measured):
     ROUNDINGS = 32
     radius: Bound
     mode: Mode
-    solver: Solver
     of: Of
     latched: Tensor | None
 
@@ -106,12 +104,17 @@ class SpectralRadiusNorm(Measured):
         self,
         radius: Bound = 1.0,
         mode: Mode = "equal",
-        solver: Solver = "auto",
+        solver: Solver | Name = "auto",
         of: Of = "weight",
     ) -> None:
-        super().__init__("radius", radius, mode=(mode, Mode), solver=(solver, Solver), of=(of, Of))
+        super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        self.tracking = Follower(solver)
+        self.tracking = RadiusFollower(solver)
+
+    @property
+    def solver(self) -> Solver | str:
+        """The solver, or its name, that the constructor got."""
+        return self.tracking.choice
 
     def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
@@ -259,8 +262,8 @@ class SpectralRadiusNorm(Measured):
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""
-        chosen: str = self.solver
-        if self.solver == "auto" and self._shape is not None:
+        chosen = self.solver
+        if chosen == "auto" and self._shape is not None:
             chosen = "auto: tracking" if self._shape[-1] >= self.tracking.least_size else "auto: dense"
         of = "" if self.of == "weight" else f", of={self.of!r}"
         return f"{self._shown()}, mode={self.mode!r}, solver={chosen!r}{of}"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from spectral_param._eigen.proof import is_below
+from spectral_param._eigen.hermitian import is_below
 from spectral_param._matrices import Array
 from spectral_param._scale import power_of_two
 

@@ -10,9 +10,9 @@ import functools
 import torch
 from torch import Tensor
 
-from spectral_param._eigen import Eigentriple
-from spectral_param._eigen.dense import Height, inner, leading_eigentriple
+from spectral_param._eigen.dense import Height, leading_eigentriple
 from spectral_param._eigen.derivative import eigentriple, known_value, unseen_value
+from spectral_param._eigen.triple import Eigentriple, inner
 from spectral_param._map import Map, apply
 from spectral_param.functional._checks import check_square, with_arrays
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import spectral_param as sp
 from spectral_param._context import full_precision
-from spectral_param._eigen import dominant_eigentriple
+from spectral_param._eigen.dense import dominant_eigentriple
 from tests.precision import SETTINGS, Products, needs_setting
 
 

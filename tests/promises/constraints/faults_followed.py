@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "norm-block: what lies outside of the block is not bounded",
         "spectral_param/_eigen/norm.py",
-        "upper = proof.block_bound(leading, defect, b)",
+        "upper = hermitian.block_bound(leading, defect, b)",
         "upper = top",
         "norm_that_is_followed",
     ),
@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault(
         "norm-power: the residual of a power step is left out of its bound",
-        "spectral_param/_eigen/proof.py",
+        "spectral_param/_eigen/hermitian.py",
         "return theta + defect / (theta - second) if",
         "return theta if",
         "norm_that_is_followed",
@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/_eigen/tracking.py",
-        "shortfall = max(shortfall, _audit(power, right, left, ritz, compressions[-1], log2, generator))",
+        "shortfall = max(shortfall, _audit(power, right, left, ritz, compression, sum(log2), generator))",
         "pass",
         "radius_that_is_followed",
     ),

@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault(
         "cholesky: a factorisation that failed is a proof",
-        "spectral_param/_eigen/proof.py",
+        "spectral_param/_eigen/hermitian.py",
         "return failed == 0",
         "return failed >= 0",
         "layer or path or kernel",

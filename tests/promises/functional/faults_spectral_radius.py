@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "defective: an eigenvalue without a derivative gets one of rounding errors",
-        "spectral_param/_eigen/dense.py",
+        "spectral_param/_eigen/triple.py",
         "return float(10 * torch.finfo(dtype).eps ** 0.5)",
         "return float(torch.finfo(dtype).eps)",
         "defective",
@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "units: eigenvalues are not balanced before they count as defective",
         "spectral_param/_eigen/dense.py",
-        "found = _proven_in_balance(A, height, eps) or found",
+        "solution = _proven_in_balance(A, height, eps) or solution",
         "pass",
         "units",
     ),

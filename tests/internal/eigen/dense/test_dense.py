@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from spectral_param._eigen import dense
+from spectral_param._eigen.triple import condition_reciprocal
 from tests import matrices
 
 
@@ -36,13 +37,13 @@ def test_a_large_matrix_that_single_precision_does_not_prove_is_asked_in_double_
     T[0, 0], T[0, 1] = 1.0, 1e3
     T[1, 1] = 0.5
     kinds = []
-    iterates = dense._iterates
-    monkeypatch.setattr(dense, "_iterates", lambda T, h: kinds.append(T.dtype) or iterates(T, h))
+    solves = dense._by_solves_of_all
+    monkeypatch.setattr(dense, "_by_solves_of_all", lambda T, h: kinds.append(T.dtype) or solves(T, h))
     triple = dense.dominant_eigentriple(T.float())
     assert kinds[:2] == [torch.float32, torch.float64]
     assert triple.eigenvalue == 1
     exact = 1 / (1 + (1e3 / 0.5) ** 2) ** 0.5
-    assert dense.condition_reciprocal(triple.right, triple.left).item() == pytest.approx(exact, rel=1e-4)
+    assert condition_reciprocal(triple.right, triple.left).item() == pytest.approx(exact, rel=1e-4)
 
 
 def test_what_is_not_simple_or_lost_is_not_regular() -> None:

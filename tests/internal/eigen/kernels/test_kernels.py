@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from spectral_param._eigen import kernels, proof, symbol
+from spectral_param._eigen import hermitian, kernels, symbol
 from spectral_param._eigen.kernels import KernelFollower
 
 ABOVE, BELOW = 4e-7, 1e-5  # By how much a divided kernel may exceed its bound, and stay below it.
@@ -31,8 +31,8 @@ def excess(follower, K, axes=2):
 @pytest.fixture
 def asked(monkeypatch):
     """The numbers of matrices that are factorised, one for each call."""
-    calls, below = [], proof.is_below
-    monkeypatch.setattr(proof, "is_below", lambda G, s: calls.append(s.numel()) or below(G, s))
+    calls, below = [], hermitian.is_below
+    monkeypatch.setattr(hermitian, "is_below", lambda G, s: calls.append(s.numel()) or below(G, s))
     return calls
 
 

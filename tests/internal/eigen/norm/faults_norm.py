@@ -6,7 +6,7 @@ FAULTS = (
     Fault(
         "narrow: the norm that a few entries hold has the rounding errors of single precision",
         "spectral_param/_eigen/norm.py",
-        "is_exact = narrow * T.shape[-1] > _NARROW",
-        "is_exact = narrow * T.shape[-1] > 1e9",
+        "in_double = narrow * T.shape[-1] > _NARROW",
+        "in_double = narrow * T.shape[-1] > 1e9",
     ),
 )

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from spectral_param._eigen import norm, proof
-from spectral_param._eigen.norm import NormFollower
+from spectral_param._eigen import gramian, hermitian, norm
 from spectral_param._eigen.singular import leading_pair, recorded_norm
+from spectral_param._eigen.solver import NormFollower
 
 
 @pytest.fixture
 def products(monkeypatch):
     calls = []
-    product, below = norm._times_less, proof.is_below
-    monkeypatch.setattr(norm, "_times_less", lambda *args: calls.append("product") or product(*args))
-    monkeypatch.setattr(proof, "is_below", lambda *args: calls.append("cholesky") or below(*args))
+    product, below = gramian._times_less, hermitian.is_below
+    monkeypatch.setattr(gramian, "_times_less", lambda *args: calls.append("product") or product(*args))
+    monkeypatch.setattr(hermitian, "is_below", lambda *args: calls.append("cholesky") or below(*args))
     return calls
 
 
@@ -69,8 +69,8 @@ def test_a_plateau_is_proven_by_cholesky_and_left_again(products) -> None:
 @pytest.fixture
 def drawn(monkeypatch):
     calls = []
-    draw = norm._normal
-    monkeypatch.setattr(norm, "_normal", lambda *args: calls.append(args) or draw(*args))
+    draw = norm.random_vectors
+    monkeypatch.setattr(norm, "random_vectors", lambda *args: calls.append(args) or draw(*args))
     return calls
 
 
@@ -100,8 +100,8 @@ def test_a_weight_that_moves_little_needs_no_random_vectors(batch, drawn) -> Non
 @pytest.mark.parametrize(("dtype", "batch"), [(torch.float32, ()), (torch.complex64, (3,))])
 def test_power_steps_suffice_where_there_is_a_gap(batch, dtype, drawn, monkeypatch) -> None:
     """Each move turns the leading vector by more than the tolerance; their sum is larger than the gap."""
-    ritz = norm._ritz
-    monkeypatch.setattr(norm, "_ritz", lambda *args: drawn.append(args) or ritz(*args))
+    ritz = norm.ritz_pairs
+    monkeypatch.setattr(norm, "ritz_pairs", lambda *args: drawn.append(args) or ritz(*args))
     U, sigma, Vh = torch.linalg.svd(gaussian(200, 100, dtype), full_matrices=False)
     sigma[0] = 1.1 * sigma[1]
     v = Vh[0]

@@ -5,13 +5,13 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "norm-second: the bound of the second singular value counts wrongly",
-        "spectral_param/_eigen/proof.py",
+        "spectral_param/_eigen/hermitian.py",
         "eigvalsh(H)[-2] <= s",
         "eigvalsh(H)[-3] <= s",
     ),
     Fault(
         "chebyshev: random vectors are taken for the leading one",
-        "spectral_param/_eigen/proof.py",
+        "spectral_param/_eigen/hermitian.py",
         "math.cosh(math.asinh(size / TAU) / degree)",
         "math.cosh(math.asinh(size / 10) / degree)",
     ),

@@ -9,8 +9,7 @@ from torch import nn
 
 import spectral_param as sp
 from spectral_param._eigen import derivative, tracking
-from spectral_param._eigen.norm import NormFollower
-from spectral_param._eigen.tracking import Follower
+from spectral_param._eigen.solver import NormFollower, RadiusFollower
 from spectral_param._parametrizations import spectral_radius
 
 N = 80
@@ -47,19 +46,19 @@ def test_registration_takes_one_decomposition(scale, decomposed, monkeypatch) ->
     assert len(decomposed) == 1
 
 
-@pytest.mark.parametrize("kind", [Follower, NormFollower])
+@pytest.mark.parametrize("kind", [RadiusFollower, NormFollower])
 def test_a_copy_knows_nothing(kind) -> None:
     original = kind("tracking")
     original.follow(separated(24))
     for clone in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
         assert vars(clone).keys() == vars(original).keys()
-        assert clone.solver == "tracking"
+        assert clone.choice == "tracking"
         assert not clone._states
         assert kind is NormFollower or clone.handle != original.handle
 
 
 def test_operator_follows_and_asks_lapack_without_its_object(decomposed) -> None:
-    owner = Follower("tracking")
+    owner = RadiusFollower("tracking")
     T = torch.stack([separated(), separated()])
     for step in range(3):
         decomposed.clear()

@@ -10,6 +10,7 @@ from torch import nn
 
 import spectral_param as sp
 from spectral_param._eigen import proof, tracking
+from spectral_param._eigen import ritz as blocks
 from spectral_param.errors import DegenerateEigenvalueWarning
 from tests import matrices
 from tests.paths import Paths
@@ -62,14 +63,14 @@ def test_audit_does_not_trust_what_has_not_converged() -> None:
 def compressed(block, image):
     """Of a symmetric T."""
     rows, images = block.mT, image.mT
-    return tracking._compressed(rows, rows, [(images, images)], [image.amax()])[0][0]
+    return blocks._compressed(rows, rows, [(images, images)], [image.amax()])[0][0]
 
 
 def is_proven(T, block, seed=0):
     """Audit a symmetric T."""
     image = T @ block
     compression = compressed(block, image)
-    ritz = tracking._rayleigh_ritz(compression, 0.0, T.dtype)
+    ritz = blocks._of_compression(compression, 0.0, T.dtype)
     assert ritz.shortfall <= 0
     generator = torch.Generator().manual_seed(seed)
     power = tracking._power(T, 0)
@@ -86,7 +87,7 @@ def test_audit_of_an_eigenvalue_next_to_the_leader(squarings) -> None:
         block = torch.eye(120, dtype=torch.float64)[:, :16]
         image = T @ block
         compression = compressed(block, image)
-        ritz = tracking._rayleigh_ritz(compression, 0.0, T.dtype)
+        ritz = blocks._of_compression(compression, 0.0, T.dtype)
         generator = torch.Generator().manual_seed(0)
         power = tracking._power(T, squarings)
         of_power = compressed(block, power.matrix @ block)

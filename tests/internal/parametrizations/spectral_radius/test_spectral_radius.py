@@ -33,7 +33,8 @@ def test_what_is_clearly_below_needs_no_eigenvalues(n, mode, of, monkeypatch) ->
     decomposed = []
     follow = sp.SpectralRadiusNorm(2.0).tracking.__class__.follow
     monkeypatch.setattr(
-        "spectral_param._eigen.tracking.Follower.follow", lambda *args: decomposed.append(1) or follow(*args)
+        "spectral_param._eigen.solver.RadiusFollower.follow",
+        lambda *args: decomposed.append(1) or follow(*args),
     )
     layer = constrained(torch.zeros(n, n, dtype=T.dtype), radius=2.0, mode=mode, of=of)
 

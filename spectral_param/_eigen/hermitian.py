@@ -1,0 +1,110 @@
+r"""Proofs that no eigenvalue of a Hermitian matrix, and so no singular value, is larger.
+
+Random vectors, and (1), are those of :mod:`spectral_param._eigen.proof`.
+
+Products
+--------
+Let G be Hermitian and positive semidefinite, p = T_j(2·/a - 1) with the Chebyshev polynomial T_j, a > 0, and
+P the projector to a subspace that is independent of Z. By (1) with M = P p(G), ‖P p(G)‖ ≤ ν = ‖P p(G) Z‖/τ.
+For a unit vector x = Px this gives ‖p(G) x‖ ≤ ν. Let φ be p² - 1 from a on, and 0 below. φ is convex and
+increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x ≤ ν². Hence
+
+    λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
+
+It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if the space left out is near
+that of the eigenvectors of the larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about
+j² eps p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
+
+Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
+G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
+An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
+
+    θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
+
+By Sylvester's law of inertia G has as many eigenvalues above s > b as H + Eᴴ(s - A)⁻¹E. So
+
+    λ₂(G) ≤ s  if  λ₂(H + EᴴE/(s - b)) ≤ s.                                                       (5)
+
+Let β ≥ λ₂(G), v be a unit vector, θ = vᴴGv > β, and r = Gv - θv. No eigenvalue lies between β and the largest
+one, λ₁, so (G - λ₁)(G - β) ≥ 0, and vᴴ(G - λ₁)(G - β)v = ‖r‖² + (θ - λ₁)(θ - β). This gives the inequality of
+Temple and Kato (T. Kato, "On the upper and lower bounds of eigenvalues", J. Phys. Soc. Japan 4, 1949):
+
+    θ ≤ λ_max(G) ≤ θ + ‖r‖²/(θ - β).                                                              (6)
+
+Cholesky
+--------
+sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This needs no gap and no chance. In double
+precision it is wrong only if λ_max(G) is within n rounding errors of s.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spectral_param._eigen.proof import TAU
+from spectral_param._matrices import Array
+
+
+def chebyshev(x: float, degree: int) -> float:
+    """Return T_j(2x - 1) where x ≥ 1, else 1; infinite where it overflows."""
+    exponent = degree * math.acosh(max(1.0, 2 * x - 1))
+    return math.cosh(exponent) if exponent < 700 else math.inf
+
+
+def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
+    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if nothing is known.
+
+    Beside it about λ_max(PGP): from ‖P p(G) Z‖/√n, as random vectors have it, which proves nothing.
+    """
+    size = math.sqrt(_largest(gram)) + error
+    if degree == 0 or not size < math.inf:
+        return math.inf, math.inf
+    growth = size / math.sqrt(n)
+    estimate = math.cosh(math.acosh(growth) / degree) if growth > 1 else math.cos(math.acos(growth) / degree)
+    return edge / 2 * (1 + math.cosh(math.asinh(size / TAU) / degree)), edge / 2 * (1 + estimate)
+
+
+def block_bound(theta: list[float], defect: Array, outside: float) -> float:
+    """Return the upper bound of (3) for H = diag(``theta``), largest first; infinite unless b < θ₁."""
+    if not outside < theta[0]:
+        return math.inf
+    return _largest(np.diag(theta) + defect / (theta[0] - outside))
+
+
+def second_bound(theta: list[float], defect: Array, outside: float, s: float) -> float:
+    """Return s if (5) proves λ₂(G) ≤ s for H = diag(``theta``), else 0."""
+    if not outside < s < theta[0]:
+        return 0.0
+    H = np.diag(theta) + defect / (s - outside)
+    if len(theta) > 1 and not (np.isfinite(H).all() and np.linalg.eigvalsh(H)[-2] <= s):
+        return 0.0
+    return s
+
+
+def temple_bound(theta: float, defect: float, second: float) -> float:
+    """Return the upper bound of (6) for ‖r‖² = ``defect`` and β = ``second``; infinite unless β < θ."""
+    return theta + defect / (theta - second) if second < theta else math.inf
+
+
+def _largest(H: Array) -> float:
+    """Return the largest eigenvalue of a Hermitian matrix, at least 0; infinite where it is not finite."""
+    return max(0.0, float(np.linalg.eigvalsh(H)[-1])) if np.isfinite(H).all() else math.inf
+
+
+def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
+    """Return where λ_max(G) < s is proven by Cholesky.
+
+    G is Hermitian and contiguous. In single precision the caller subtracts rounding errors from s. The memory
+    of G is overwritten: to touch new memory in each call would take a fifth of the time.
+    """
+    G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
+    # LAPACK reads by columns. The transpose is the conjugate, which has the same eigenvalues. torch sets the
+    # half that is not used to 0: faster for the lower half, and where input and output are one object.
+    A = G.mT
+    failed = torch.empty(s.shape, dtype=torch.int32, device=G.device)
+    torch.linalg.cholesky_ex(A, upper=True, out=(A, failed))
+    return failed == 0

@@ -1,0 +1,212 @@
+"""How the radius or the norm of a weight is found: what ``solver=`` may be, and what its names mean.
+
+A solver solves for one matrix. What it knows from the last matrix of a weight is its *state*, which the
+follower of the weight keeps from read to read. A new solver is a subclass of :class:`Solver`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+
+from spectral_param import _paths
+from spectral_param._eigen import norm, tracking
+from spectral_param._eigen.dense import leading_eigentriple
+from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
+from spectral_param._eigen.singular import Norm, Pair, leading_pair, stacked_norms
+from spectral_param._eigen.triple import Eigentriple, Leader, stacked
+from spectral_param._precision import double_device
+
+
+class Solver:
+    r"""Finds the dominant eigenvalue and the largest singular value of a matrix, here by LAPACK.
+
+    ``solver=`` of :class:`spectral_param.SpectralRadiusNorm` and :class:`spectral_param.SpectralNorm` takes
+    one. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. Its results are believed: where it
+    cannot prove one, it returns that of ``super()``.
+
+    A solver may serve many weights, and keeps nothing of them itself. The state that it returns comes back
+    with the next matrix of the same weight, which usually differs little. The state is None for the first
+    matrix, in a copy of the constraint, and after a change of shape, dtype or device. It is never saved.
+
+    Example:
+        >>> class Counting(spectral_param.Solver):
+        ...     def eigentriple(self, T, state):
+        ...         count = 1 if state is None else state + 1
+        ...         print("asked", count)
+        ...         return super().eigentriple(T, None)[0], count
+        >>> constraint = spectral_param.SpectralRadiusNorm(solver=Counting())
+        >>> T = torch.diag(torch.tensor([2.0, 1.0]))
+        >>> constraint(T), constraint(T + 1)[0, 0]
+        asked 1
+        asked 2
+        (tensor([[1.0000, 0.0000],
+                [0.0000, 0.5000]]), tensor(0.8292))
+
+    Args:
+        radius_from: The least size n for which :meth:`eigentriple` is asked. Below, LAPACK is.
+        norm_from: The least smaller side for which :meth:`norm` is asked. Below, LAPACK is.
+    """
+
+    def __init__(self, radius_from: float = 0, norm_from: float = 0) -> None:
+        self.radius_from, self.norm_from = radius_from, norm_from
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.radius_from}, {self.norm_from})"
+
+    def __deepcopy__(self, memo: object) -> Solver:
+        return self  # A copy of a model asks the same solver.
+
+    def eigentriple(self, T: Tensor, state: Any) -> tuple[Any, Any]:
+        """Return ``(triple, is_regular), state`` for the eigenvalue λ of largest modulus.
+
+        Args:
+            T: One matrix ``(n, n)`` without a graph, float32, float64, complex64 or complex128. It is not to
+                be changed.
+            state: What was returned for the last matrix, or None.
+
+        Returns:
+            The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
+            ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ has working precision, the vectors at
+            least its square root. ``is_regular`` says that λ is known to be simple and not zero, and that the
+            squares of λ and 1/λ are within the range of the dtype. False is always right, and takes longer.
+            Where T is not finite, all of the triple is NaN.
+        """
+        return leading_eigentriple(T), None
+
+    def norm(self, T: Tensor, state: Any) -> tuple[Any, Any]:
+        """Return ``(pair, bound), state`` for the largest singular value σ.
+
+        Args:
+            T: One matrix ``(m, n)`` with m ≥ n, as above.
+            state: What was returned for the last matrix, or None.
+
+        Returns:
+            The pair is ``(σ, v)``: σ as a float64 tensor of shape ``()`` on the host, and the right singular
+            vector on the device of T, of its dtype and of norm 1. The weight is divided by ``bound``, a
+            tensor as σ is, with ‖T‖ ≤ bound ≤ (1 + τ) σ, where τ is 4 eps in single and 1e-10 in double
+            precision. Where T is not finite, all are NaN.
+        """
+        pair = leading_pair(T)
+        return Norm(pair, pair.value), None
+
+
+class Tracking(Solver):
+    """Follows both from step to step, and proves each result."""
+
+    eigentriple = staticmethod(tracking.track)
+    norm = staticmethod(norm.follow)
+
+
+Name = Literal["auto", "dense", "tracking"]
+# From the sizes of the table on, a step of tracking is faster than LAPACK.
+_NAMED: dict[str, Callable[[], Solver]] = {
+    "auto": lambda: Tracking(_paths.TRACKED_RADIUS, _paths.TRACKED_NORM),
+    "dense": lambda: Solver(math.inf, math.inf),
+    "tracking": Tracking,
+}
+
+
+def solver_of(choice: Solver | str) -> Solver:
+    """Return the solver of this name, or the solver itself.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(choice, Solver):
+        return choice
+    if isinstance(choice, str) and choice in _NAMED:
+        return _NAMED[choice]()
+    remedy = "Pass an instance, not the class." if isinstance(choice, type) else "Pass a name of these."
+    raise ValueError(
+        f"solver: expected one of {', '.join(_NAMED)}, or a spectral_param.Solver, got {choice!r}. {remedy}"
+    )
+
+
+# From read to read ---------------------------------------------------------------------------------
+
+
+class Follower:
+    """What a solver knows of the matrices of one weight. A copy and an unpickled one know nothing.
+
+    Each result is proven, or computed by LAPACK. So what is known from the last matrices changes a result by
+    rounding only, and none of it is saved.
+    """
+
+    def __init__(self, choice: Solver | str) -> None:
+        self.choice, self.solver = choice, solver_of(choice)
+        self._states: Sequence[Any] = []
+        self._kind: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.choice,)
+
+    def forget(self) -> None:
+        """Forget the last matrices, as for others that have nothing to do with them."""
+        self._states, self._kind = [], None
+
+    def _solutions(self, solve: Callable[[Tensor, Any], tuple[Any, Any]], T: Tensor) -> Sequence[Any]:
+        """Return the solution of each matrix ``(..., m, n)``."""
+        kind = T.shape, T.dtype, T.device
+        matrices = T.reshape(-1, *T.shape[-2:])
+        states = self._states if kind == self._kind else [None] * len(matrices)
+        solutions, self._states = zip(*map(solve, matrices, states), strict=True)
+        self._kind = kind
+        return solutions
+
+
+class RadiusFollower(Follower):
+    """The dominant eigentriples of the matrices of one weight."""
+
+    def __init__(self, choice: Solver | str) -> None:
+        super().__init__(choice)
+        self.least_size = self.solver.radius_from
+        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
+        FOLLOWERS[self.handle] = self
+
+    def follow(self, T: Tensor) -> Leader:
+        """Return the leader of each matrix.
+
+        Args:
+            T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
+        """
+        if T.shape[-1] < self.least_size:
+            return leading_eigentriple(T)
+        solutions = self._solutions(self.solver.eigentriple, T)
+        leaders = [Leader(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
+        return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
+
+    def recorded(self, T: Tensor) -> Tensor:
+        """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
+        return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
+
+
+_HANDLES = itertools.count()
+
+
+class NormFollower(Follower):
+    """The norms of the matrices of one weight."""
+
+    def __init__(self, choice: Solver | str) -> None:
+        super().__init__(choice)
+        self.least_size = self.solver.norm_from
+
+    def follow(self, T: Tensor) -> Norm:
+        """Return the norm of each matrix.
+
+        Args:
+            T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
+                The caller does not change them any more.
+        """
+        if T.shape[-1] < self.least_size:
+            pair = leading_pair(T)
+            return Norm(pair, pair.value)
+        # Values and proofs are in double precision.
+        T, device = T.to(double_device(T.device)), T.device
+        norms = [Norm(Pair(*pair), bound) for pair, bound in self._solutions(self.solver.norm, T)]
+        result = norms[0] if T.ndim == 2 else stacked_norms(norms, T.shape[:-2])
+        return result._replace(pair=result.pair._replace(vector=result.pair.vector.to(device)))

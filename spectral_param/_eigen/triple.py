@@ -1,0 +1,116 @@
+"""An eigenvalue with its right and left vectors: its condition, and what rounding does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spectral_param._precision import to_double
+from spectral_param._scale import balanced
+
+
+class Eigentriple(NamedTuple):
+    """An eigenvalue and its vectors: T u = λ u and vᴴ T = λ vᴴ.
+
+    Attributes:
+        eigenvalue: λ, complex, shape ``(...)``.
+        right: u, complex, of 2-norm 1, shape ``(..., n)``.
+        left: v, complex, of 2-norm 1, shape ``(..., n)``.
+    """
+
+    eigenvalue: Tensor
+    right: Tensor
+    left: Tensor
+
+
+class Leader(NamedTuple):
+    """The leading eigentriples of matrices, and whether all of them are known to be regular.
+
+    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
+    """
+
+    triple: Eigentriple
+    regular: bool
+
+
+def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
+    """Return the leaders of matrices as those of a batch."""
+    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
+    triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
+    return Leader(triple, all(regular for _, regular in leaders))
+
+
+def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
+    """Return the triple on a device, in one copy, for which the host does not wait."""
+    eigenvalue, u, v = triple
+    n = u.shape[-1]
+    packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
+    parts = packed.split([1, n, n], dim=-1)
+    return Eigentriple(parts[0][..., 0], parts[1], parts[2])
+
+
+def physical_conj(x: Tensor) -> Tensor:
+    """Return the conjugate with its values in memory.
+
+    ``Tensor.conj`` only sets a bit. Inside a custom operator that runs under torch.compile, elementwise
+    kernels ignore the bit without a warning (torch 2.13; https://github.com/pytorch/pytorch/issues/62884).
+    """
+    return x.conj().resolve_conj()
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return xᴴy."""
+    # Not torch.vdot, because the precision of products depends on settings.
+    return (physical_conj(x) * y).sum(dim=-1)
+
+
+def degenerate_threshold(dtype: torch.dtype) -> float:
+    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
+
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
+    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
+    errors.
+    """
+    return float(10 * torch.finfo(dtype).eps ** 0.5)
+
+
+def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
+    return inner(v, u).detach().abs()
+
+
+def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
+    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
+    return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
+
+
+def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
+    """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
+
+    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
+    relative errors of the entries do not depend on the units of rows and columns.
+    """
+    floor = degenerate_threshold(W.dtype)
+    # On the host and in double precision, whose range is that of the scales.
+    B, d = _balance(W)
+    right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
+    right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))
+    right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
+    condition = condition_reciprocal(right, left).clamp(min=floor)
+    tolerance = 10 * W.shape[-1] * eps * B.abs().amax(dim=(-2, -1)) / condition
+    return tolerance.to(W.device, W.real.dtype)
+
+
+def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
+    """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
+    host = to_double(W.detach().resolve_conj().cpu())
+    pairs = [
+        balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
+        for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
+    ]
+    matrices, scales = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
+    return matrices.reshape(W.shape), scales.reshape(W.shape[:-1])
