@@ -1410,6 +1410,13 @@ FITS = (
         promise("dynamics/test_choice.py", "far_from_zero"),
     ),
     Fault(
+        "axes: the rows of all recordings are counted against the columns",
+        "spectral_param/dynamics/_remarks.py",
+        "longest = max(map(len, rows))",
+        "longest = count",
+        promise("dynamics/test_data.py", "epochs"),
+    ),
+    Fault(
         "short: a short recording is cut into pieces",
         "spectral_param/dynamics/_selection/folds.py",
         "if single and rows < 4 * lead:",
