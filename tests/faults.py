@@ -1410,6 +1410,27 @@ FITS = (
         promise("dynamics/test_choice.py", "far_from_zero"),
     ),
     Fault(
+        "unheard: a block is a judge whose inputs were not seen in the others",
+        "spectral_param/dynamics/_selection/folds.py",
+        "return told or folds",
+        "return folds",
+        promise("dynamics/test_records.py", "one_step"),
+    ),
+    Fault(
+        "through: an order is never left with its feedthrough",
+        "spectral_param/dynamics/_states/order.py",
+        "both = not _as_likely(without, found[n])",
+        "both = False",
+        promise("dynamics/test_records.py", "at_once"),
+    ),
+    Fault(
+        "own-start: a block that is held out begins in the state that is the origin",
+        "spectral_param/dynamics/_states/order.py",
+        "left = e.ravel() - basis @ (basis.T @ e.ravel())",
+        "left = e.ravel()",
+        promise("dynamics/test_records.py", "away_from_zero"),
+    ),
+    Fault(
         "axes: the rows of all recordings are counted against the columns",
         "spectral_param/dynamics/_remarks.py",
         "longest = max(map(len, rows))",

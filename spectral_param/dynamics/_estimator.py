@@ -22,6 +22,7 @@ from spectral_param.dynamics._recordings import (
     pairs_of,
     recordings_of,
     side_by_side,
+    whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
     no_better,
@@ -77,8 +78,9 @@ class StableLinearModel(Fitted):
             (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
             1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on
             to the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. False by
-            default: sampled plants have none.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
+            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
+            ``states="cv"``, else False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -108,6 +110,7 @@ class StableLinearModel(Fitted):
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
         D_: Feedthrough ``(p, m)`` of hidden states, zeros unless it is fitted; None without inputs.
+        feedthrough_: Whether D is fitted.
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros.
         states_: Number of hidden states; None without them.
@@ -164,7 +167,7 @@ class StableLinearModel(Fitted):
         lead: int | None = None,
         towards: Any = None,
         states: int | Literal["cv"] | None = None,
-        feedthrough: bool = False,
+        feedthrough: bool | Literal["cv"] | None = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
@@ -224,6 +227,7 @@ class StableLinearModel(Fitted):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
+        through = self._feedthrough(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -231,7 +235,7 @@ class StableLinearModel(Fitted):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=self.feedthrough,
+            whole_inputs=bool(through),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
@@ -239,7 +243,7 @@ class StableLinearModel(Fitted):
             _say(remarks_on_pairs(recordings))
         self.n_features_in_ = recordings[0].x.shape[1]
         if self.states is not None:
-            self._fit_states(recordings)
+            self._fit_states(recordings, through)
         elif Y is None:
             self._fit_recordings(recordings)
         else:
@@ -267,6 +271,11 @@ class StableLinearModel(Fitted):
             if (value := getattr(self, argument)) is not None and value != "cv":
                 whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
         whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
+        if self.feedthrough == "cv" and self.states != "cv":
+            raise ValueError(
+                f"{_NAME}: expected feedthrough='cv' with states='cv', got states={self.states!r}. Pass True "
+                "or False."
+            )
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
         of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
@@ -301,14 +310,23 @@ class StableLinearModel(Fitted):
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
 
-    def _fit_states(self, recordings: list[Recording]) -> None:
+    def _feedthrough(self, X: Any, U: Any) -> bool | Literal["cv"]:
+        """Return whether there is feedthrough, "cv" if that is tried."""
+        asked = self.feedthrough
+        if asked is None and self.states == "cv":
+            asked = "cv"
+        if asked == "cv" and not whole_inputs(X, U):
+            return False
+        return asked or False
+
+    def _fit_states(self, recordings: list[Recording], through: bool | Literal["cv"]) -> None:
         """Fit hidden states."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, self.feedthrough, self.offset, max_iter)
+        options = Options(radius, through is True, self.offset, max_iter)
         assert self.states is not None
-        model, self.order_errors_, blocks = fit_states(
-            recordings, self.states, options, self.lead, int(self.verbose)
+        model, self.feedthrough_, self.order_errors_, blocks = fit_states(
+            recordings, self.states, options, self.lead, int(self.verbose), through == "cv"
         )
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
@@ -453,6 +471,7 @@ class StableLinearModel(Fitted):
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
         self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
+        self.feedthrough_ = False
         self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)

@@ -33,7 +33,7 @@ class Fitted(Estimator):
     offset: bool
     dt: float
     missing: Missing
-    feedthrough: bool
+    feedthrough_: bool
     fit_: StableFit | ForecastFit | StatesFit
     A_: Array
     B_: Array | None
@@ -324,7 +324,7 @@ class Fitted(Estimator):
             U,
             missing=self.missing,
             least=memory + 1,
-            whole_inputs=self.feedthrough,
+            whole_inputs=self.feedthrough_,
         ):
             x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
             predicted.append(self.predict(x, None if U is None else r.u))
@@ -404,15 +404,15 @@ class Fitted(Estimator):
                 f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
                 f"{'none' if U is None else 'some'}."
             )
-        needed = rows + self.feedthrough
+        needed = rows + self.feedthrough_
         U = np.zeros((needed, 0)) if U is None else as_array(U, "U", caller)
         if U.shape[1] != m or len(U) < needed or (exact and len(U) > needed):
             raise ValueError(
                 f"{caller}: expected U of shape {(needed, m)}, one row for each step"
-                f"{' and one more, with feedthrough' if self.feedthrough else ''}, got {U.shape}."
+                f"{' and one more, with feedthrough' if self.feedthrough_ else ''}, got {U.shape}."
             )
         require_finite(U[:needed], "U", caller, "Fill in what is missing.")
-        if self._filter is None or self.feedthrough:
+        if self._filter is None or self.feedthrough_:
             return U[:needed]
         return np.vstack([U[:needed], np.zeros((1, m))])
 
