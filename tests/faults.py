@@ -1431,6 +1431,27 @@ FITS = (
         promise("dynamics/test_records.py", "away_from_zero"),
     ),
     Fault(
+        "damping: the rate is divided by the frequency that is heard",
+        "spectral_param/dynamics/_estimator.py",
+        "-s.real / size), 0.0)",
+        "-s.real / np.abs(s.imag)), 0.0)",
+        promise("dynamics/test_records.py", "known_matrix"),
+    ),
+    Fault(
+        "deviation: an eigenvalue moves as its conjugate vectors say",
+        "spectral_param/dynamics/_states/modes.py",
+        'np.einsum("ik,jk->kij", left.conj(), right)',
+        'np.einsum("ik,jk->kij", left, right)',
+        promise("dynamics/test_records.py", "within_its_deviations"),
+    ),
+    Fault(
+        "stays: a mode is compared with those of its own model",
+        "spectral_param/analysis/_stabilisation.py",
+        "(np.abs(modes[:, None] - before) <= near)",
+        "(np.abs(modes[:, None] - modes) <= near)",
+        promise("analysis/test_plot.py", "that_stay"),
+    ),
+    Fault(
         "axes: the rows of all recordings are counted against the columns",
         "spectral_param/dynamics/_remarks.py",
         "longest = max(map(len, rows))",

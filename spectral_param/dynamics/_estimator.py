@@ -123,6 +123,12 @@ class StableLinearModel(Fitted):
             what each does to the outputs, ``(p, number)``.
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
+        natural_frequencies_: \|s\| / 2π of each eigenvalue, with s = log λ / dt (λ in continuous time): Hz if
+            ``dt`` is in seconds.
+        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0.
+        natural_frequency_errors_: Standard deviations of the natural frequencies of hidden states, for
+            Gaussian noise and many rows; else None.
+        damping_ratio_errors_: Those of the damping ratios.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
             decay, up to rounding, negative for one that grows.
         fit_: The :class:`StableFit`, :class:`ForecastFit` with a horizon, or :class:`StatesFit` of hidden
@@ -325,9 +331,10 @@ class StableLinearModel(Fitted):
         max_iter = 30 if self.max_iter is None else self.max_iter
         options = Options(radius, through is True, self.offset, max_iter)
         assert self.states is not None
-        model, self.feedthrough_, self.order_errors_, blocks = fit_states(
-            recordings, self.states, options, self.lead, int(self.verbose), through == "cv"
-        )
+        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
+        model, blocks = found.model, found.blocks
+        self.feedthrough_, self.order_errors_ = found.feedthrough, found.errors
+        self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
@@ -471,7 +478,7 @@ class StableLinearModel(Fitted):
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
         self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
-        self.feedthrough_ = False
+        self.feedthrough_, self._spread = False, None
         self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
@@ -512,6 +519,24 @@ class StableLinearModel(Fitted):
         kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
         with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
             self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
+        self._set_damping(rates / unit)
+
+    def _set_damping(self, s: Array) -> None:
+        """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""
+        size = np.abs(s)
+        with np.errstate(invalid="ignore"):
+            self.natural_frequencies_ = size / (2 * np.pi)
+            self.damping_ratios_ = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
+        self.natural_frequency_errors_ = self.damping_ratio_errors_ = None
+        if self._spread is not None:
+            eigenvalues, spread = self._spread
+            at = [int(np.argmin(np.abs(eigenvalues - of))) for of in self.eigenvalues_]
+            covariance = spread[at] / self.dt**2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                along = np.stack([s.real, s.imag], axis=1) / size[:, None]  # the gradient of |s|
+                across = (s.real / size**2)[:, None] * along - np.eye(2)[0] / size[:, None]  # of −Re s / |s|
+                both = [np.sqrt(np.einsum("ki,kij,kj->k", g, covariance, g)) for g in (along, across)]
+            self.natural_frequency_errors_, self.damping_ratio_errors_ = both[0] / (2 * np.pi), both[1]
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:

@@ -51,11 +51,16 @@ class Fitted(Estimator):
     components_: Array | None
     eigenvalues_: Array
     n_features_in_: int
+    natural_frequencies_: Array
+    damping_ratios_: Array
+    natural_frequency_errors_: Array | None
+    damping_ratio_errors_: Array | None
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
     _lags: int  # rows of inputs that act on a state, given or chosen
     _filter: Innovations | None  # of hidden states
+    _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
     _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
 

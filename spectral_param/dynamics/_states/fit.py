@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._recordings import Recording
 from spectral_param.dynamics._selection.folds import default_lead
 from spectral_param.dynamics._states.model import Innovations, Options
+from spectral_param.dynamics._states.modes import spread_of
 from spectral_param.dynamics._states.order import forecasts, order, require
 from spectral_param.dynamics._states.refine import Likelihood
 
@@ -52,6 +53,17 @@ def result(model: Innovations, radius: float) -> StatesFit:
     return StatesFit(model.A, B, model.C, D, model.K, model.noise, radius, *reached)
 
 
+class Found(NamedTuple):
+    """What is found of hidden states."""
+
+    model: Innovations
+    feedthrough: bool
+    errors: dict[int, float] | None  # of each order that was tried
+    blocks: list[Block]  # forecasts of rows that were held out
+    eigenvalues: Array
+    spread: Array  # covariances of real and imaginary part of their logarithms
+
+
 def fit_states(
     recordings: list[Recording],
     states: int | Literal["cv"],
@@ -59,8 +71,8 @@ def fit_states(
     lead: int | None,
     verbose: int = 0,
     both: bool = False,
-) -> tuple[Innovations, bool, dict[int, float] | None, list[Block]]:
-    """Return the fit of so many states, its feedthrough, the error of each order that was tried, forecasts.
+) -> Found:
+    """Return the fit of so many states.
 
     With a lead, or for "cv", rows are held out and forecast. With ``both``, "cv" chooses whether there is
     feedthrough.
@@ -80,4 +92,6 @@ def fit_states(
         n = int(states)
         require(rows, n)
     blocks = forecasts(rows, options, n, lead) if lead is not None else []
-    return Likelihood(rows, options).fit(n), options.feedthrough, errors, blocks
+    problem = Likelihood(rows, options)
+    point = problem.best(n)
+    return Found(problem.model(point), options.feedthrough, errors, blocks, *spread_of(problem, point))

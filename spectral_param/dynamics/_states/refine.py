@@ -81,7 +81,11 @@ class Likelihood:
         self.rows, self.p, self.m = len(Y), Y.shape[1], U.shape[1]
 
     def fit(self, n: int) -> Innovations:
-        """Return the model of this order in the user's units, from the better of two starts.
+        """Return the model of this order in the user's units."""
+        return self.model(self.best(n))
+
+    def best(self, n: int) -> FilterPoint:
+        """Return the point of this order from the better of two starts.
 
         The rows of past and future of one are as few as the order needs, those of the other many, for a
         filter that forgets slowly.
@@ -89,7 +93,11 @@ class Likelihood:
         longest = longest_span(self.recordings)
         spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
         starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
-        model = self._model(self.refined(min(starts, key=lambda point: point.error)))
+        return self.refined(min(starts, key=lambda point: point.error))
+
+    def model(self, point: FilterPoint) -> Innovations:
+        """Return the model in the user's units."""
+        model = self._model(point)
         # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
         model = model._replace(A=within(model.A, self.options.radius))
         return model.scaled(self.unit, self.unit_u, self.mean)

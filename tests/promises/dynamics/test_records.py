@@ -118,3 +118,51 @@ def test_a_plant_away_from_zero_that_does_not_start_at_rest(rows, noise, poles):
         for m in (model, known)
     ]
     assert errors[0] < max(1.5 * errors[1], 2 * noise)
+
+
+# Modes --------------------------------------------------------------------------------------------------
+
+
+def modes_of(model, frequencies):
+    """Return the indices of the modes whose natural frequencies are nearest."""
+    one_of_pair = np.flatnonzero(model.frequencies_ > 0)
+    at = np.abs(model.natural_frequencies_[one_of_pair] - np.array(frequencies)[:, None]).argmin(axis=1)
+    return one_of_pair[at]
+
+
+def test_damping_is_that_of_a_known_matrix():
+    s = np.array([-0.3 + 4j, -0.3 - 4j, -2.0])
+    A = scipy.linalg.block_diag([[-0.3, 4.0], [-4.0, -0.3]], -2.0)
+    states = [np.ones(3)]
+    for _ in range(30):
+        states.append(scipy.linalg.expm(0.1 * A) @ states[-1])
+    found = StableLinearModel(dt=0.1).fit(np.array(states))
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    rates = StableLinearModel(time="continuous").fit(X, X @ A.T)
+    for model in (found, rates):
+        order = np.argsort(-model.eigenvalues_.imag)[[0, 2, 1]]
+        np.testing.assert_allclose(model.natural_frequencies_[order], np.abs(s) / (2 * np.pi), rtol=1e-8)
+        np.testing.assert_allclose(model.damping_ratios_[order], -s.real / np.abs(s), rtol=1e-8)
+        assert model.damping_ratio_errors_ is model.natural_frequency_errors_ is None
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "damping", "rows", "noise", "sensors", "dt", "forced"),
+    [((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False), ((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True)],
+)
+def test_damping_is_found_within_its_deviations(frequencies, damping, rows, noise, sensors, dt, forced):
+    """What is found minus the truth, over its deviation, is normal."""
+    z: list = []
+    for seed in range(4):
+        _, Y, U = structure(frequencies, damping, sensors, rows, noise, seed, dt=dt)
+        model = StableLinearModel(states=2 * len(frequencies), feedthrough=forced, dt=dt)
+        model.fit(Y, U=U if forced else None)
+        at = modes_of(model, frequencies)
+        for found, deviation, truth in (
+            (model.natural_frequencies_, model.natural_frequency_errors_, frequencies),
+            (model.damping_ratios_, model.damping_ratio_errors_, damping),
+        ):
+            z.extend((found[at] - truth) / deviation[at])
+    # Of squares of standard normal numbers the mean is 1, with a deviation of √(2 / number).
+    assert abs(np.square(z).mean() - 1) < 5 * np.sqrt(2 / len(z))
+    assert np.square(z).mean() > 0.2
