@@ -119,7 +119,7 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
     if len(places) >= 3 and 2 * max(lengths) <= rows:
         count = min(len(places), 4)
         others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
-        return [fold(others[k], places[k::count]) for k in range(count)]
+        return _judges([fold(others[k], places[k::count]) for k in range(count)])
     if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
