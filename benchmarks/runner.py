@@ -114,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         origin.require_commit(options.output, RESULTS, "--output")
     except ValueError as error:
         raise SystemExit(f"{error}.") from error
+    for subject in options.subjects:
+        measure(subject)  # It may register a device. Autograd counts devices at its first backward pass.
     failed = [line for subject in options.subjects for line in run(subject, options)]
     if failed:
         print("Not measured:", *failed, sep="\n", file=sys.stderr)

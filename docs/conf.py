@@ -48,7 +48,7 @@ exclude_patterns = ["_build"]
 # Every reference has a target, names of other packages included.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"spectral_param\._constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
+    ("py:class", r"spectral_param\._register\.constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
     ("py:class", r"spectral_param\._recurrence\..*"),  # Records that only layers see.
     # Its method describes it.
     ("py:class", r"spectral_param\._parametrizations\.lyapunov_form\.Certificate"),

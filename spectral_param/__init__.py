@@ -9,7 +9,6 @@
 """
 
 from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
-from spectral_param._constrain import constrain, remove
 from spectral_param._map import Map
 from spectral_param._model import (
     constraints,
@@ -38,6 +37,7 @@ from spectral_param._parametrizations import (
     SpectralRadiusNorm,
     Stochastic,
 )
+from spectral_param._register.constrain import constrain, remove
 
 __version__ = "0.1.0"
 

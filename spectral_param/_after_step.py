@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 
 from spectral_param import _held as held
 from spectral_param._context import full_precision, is_on_host
-from spectral_param._parametrizations.base import Parametrization, at_least_float32, readable
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.copies import RESETS
+from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param.functional._checks import described
 
 _RECORD = "_held_constraints"
@@ -243,11 +244,15 @@ class _Hook:
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
+        # Not as a decorator: it imports torch's compiler, which takes as long as the rest of this package.
+        self._eager = torch.compiler.disable(self._put_all_back)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Put all weights back."""
+        self._eager(optimizer)
+
+    @torch.no_grad()
+    def _put_all_back(self, optimizer: Optimizer) -> None:
         weights = [entry.weight() for entry in self.entries]
         alive = [(e, w) for e, w in zip(self.entries, weights, strict=True) if w is not None]
         self.entries = [entry for entry, _ in alive]

@@ -12,8 +12,8 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param import _after_step
 from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
-from spectral_param._parametrizations.base import real_entries
 from spectral_param._parametrizations.foreign import adapted
+from spectral_param._parametrizations.tensors import real_entries
 from spectral_param.functional._checks import check_module
 
 

@@ -53,9 +53,9 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from spectral_param._constrain import constrain
 from spectral_param._parametrizations import Parametrization
-from spectral_param._parametrizations.base import real_entries
+from spectral_param._parametrizations.tensors import real_entries
+from spectral_param._register.constrain import constrain
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError, UnsupportedDtypeError
 
 __all__ = [

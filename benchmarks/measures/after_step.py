@@ -7,6 +7,7 @@ steps, so that the next step has to bring the weight back.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import math
@@ -25,6 +26,9 @@ from benchmarks.measures.cpu import milliseconds
 from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 from examples.papers.runs import flushed_denormals
+
+with contextlib.suppress(ImportError):  # An older torch has no hook for Python backends.
+    importlib.import_module("benchmarks.standin")  # It registers the device.
 
 DEPENDS = (
     "spectral_param/_sets/orthonormal.py",

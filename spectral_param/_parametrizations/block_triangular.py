@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._map import Map
-from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import Foreign, applied, count_free, originals_for
+from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_entries
 from spectral_param.functional._checks import check_module, whole_number
 
 Blocks = Sequence[tuple[int, nn.Module | None]]

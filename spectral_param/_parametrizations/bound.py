@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from spectral_param._context import has_no_values, is_on_host
-from spectral_param._parametrizations.base import Parametrization, readable
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import readable
 from spectral_param._precision import double_device
 from spectral_param.functional._checks import as_numbers
 

@@ -12,9 +12,9 @@ from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import as_real, is_trained
 from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.searched import Searched
+from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param._precision import to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
 # Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
-# has them in its own class, see spectral_param._constrain.
+# has them in its own class, see spectral_param._register.reset.
 RESETS = ("reset_parameters", "_reset_parameters")
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from spectral_param._map import Map
 from spectral_param._parametrizations import stochastic
-from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.functional import _doubly_stochastic as doubly
 from spectral_param.functional._checks import check_real
 

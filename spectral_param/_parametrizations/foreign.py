@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._map import Map, apply, recorded
-from spectral_param._parametrizations.base import Parametrization, as_tuple, is_trained, real_entries
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_entries
 
 
 class Foreign:

@@ -11,14 +11,9 @@ from torch import Tensor
 
 from spectral_param._context import HALF
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import (
-    Parametrization,
-    as_real,
-    at_least_float32,
-    is_trained,
-    on_rows,
-)
+from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.decoded import permutation, permutation_to_digits
+from spectral_param._parametrizations.tensors import as_real, at_least_float32, is_trained, on_rows
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._fourier import fourier_operator
 

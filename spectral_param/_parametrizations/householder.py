@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._map import matmul
-from spectral_param._parametrizations.base import (
-    as_real,
-    at_least_float32,
-    is_trained,
-    on_rows,
-)
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.tensors import as_real, at_least_float32, is_trained, on_rows
 from spectral_param.functional._checks import whole_number
 from spectral_param.functional._householder import (
     all_reflections,

@@ -14,9 +14,9 @@ from spectral_param._eigen import dominant_eigentriple
 from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import as_real, readable, real_entries
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
+from spectral_param._parametrizations.tensors import as_real, readable, real_entries
 from spectral_param._precision import to_double, to_like
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov

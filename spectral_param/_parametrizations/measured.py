@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spectral_param._parametrizations.base import readable, real_entries
+from spectral_param._map import Map
 from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.tensors import readable, real_entries
+
+
+class Measurement(NamedTuple):
+    """What is measured of matrices.
+
+    Attributes:
+        size: Of each matrix.
+        rounding: How far rounding errors of the entries move the size.
+        leader: What :meth:`Measured.evaluate` finds of these matrices, if it is known.
+    """
+
+    size: Tensor
+    rounding: Tensor | float
+    leader: Any = None
 
 
 class Measured(Bounded):
@@ -25,13 +41,21 @@ class Measured(Bounded):
 
     mode: str
 
-    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+    def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
+        raise NotImplementedError
+
+    def evaluate(self, T: Tensor, *, leader: Any = None) -> Map:  # type: ignore[override]
+        """Return T scaled or shifted to the bound, by what :meth:`measure` has found of T."""
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return by how much the size differs from the bound, or with ``"at_most"`` exceeds it."""
-        size, rounding = self.measure(W, eps)
+        return self._judged(W, self.measure(W, eps), eps)
+
+    def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the distance and its resolution for matrices that have been measured."""
+        size, rounding, _ = measured
         bound = self._bound_at(W, size)
         excess = size - bound
         distance, exact = excess.clamp(min=0), self._is_exact()
@@ -48,9 +72,18 @@ class Measured(Bounded):
         """Return whether the size has to be the bound, for all matrices or for each."""
         return self.mode == "equal"
 
+    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return W with members in the place of matrices outside, which are measured once."""
+        measured = self.measure(W, eps)
+        near = functools.partial(self._moved, leader=measured.leader)
+        return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
+
     def near(self, W: Tensor) -> Tensor:
         """Return matrices scaled or shifted as a read does; where rounding explains that, as they are."""
-        moved = self.evaluate(W).value
+        return self._moved(W)
+
+    def _moved(self, W: Tensor, leader: Any = None) -> Tensor:
+        moved = self.evaluate(W, leader=leader).value
         return torch.where(self._stays(W, moved)[..., None, None], W, moved)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._map import Map
 from spectral_param._matrices import decomposed
-from spectral_param._parametrizations.base import as_real, is_trained
 from spectral_param._parametrizations.decoded import signs
 from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _cayley as cayley
 from spectral_param.functional._cayley import cayley_inverse, choose_signs, pivot_phases, tall_inverse

@@ -14,17 +14,12 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._eigen.dense import degenerate_threshold, eigenvectors
 from spectral_param._map import Map, attach, recorded
-from spectral_param._parametrizations.base import (
-    as_real,
-    as_tuple,
-    at_least_float32,
-    is_trained,
-)
 from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.skew_exponential import SkewExponential
+from spectral_param._parametrizations.tensors import as_real, as_tuple, at_least_float32, is_trained
 from spectral_param._precision import to_like
 from spectral_param.functional._checks import (
     check_real,

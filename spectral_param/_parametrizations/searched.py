@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spectral_param._parametrizations.base import Parametrization, as_tuple
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import as_tuple
 
 # By which part a matrix is moved towards the middle of the set: the first that is enough.
 _ROOMS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._matrices import decomposed
-from spectral_param._parametrizations.base import Parametrization, as_real
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import as_real
 from spectral_param.functional._checks import as_numbers, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
 

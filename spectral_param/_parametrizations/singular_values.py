@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._matrices import decomposed
-from spectral_param._parametrizations.base import as_real, as_tuple, is_trained
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
 from spectral_param._parametrizations.searched import Searched
+from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
 from spectral_param.functional._checks import is_finite
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge

@@ -12,9 +12,9 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.base import as_real, at_least_float32
 from spectral_param._parametrizations.decoded import orthogonal, orthogonal_unseen
 from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.tensors import as_real, at_least_float32
 from spectral_param._sets.orthonormal import polar_factor
 from spectral_param.functional._checks import check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential

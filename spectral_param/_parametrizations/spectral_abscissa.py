@@ -8,15 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param import init
-from spectral_param._eigen import dominant_eigentriple
-from spectral_param._eigen.dense import is_degenerate, leading_eigentriple
+from spectral_param._eigen.dense import Leader, is_degenerate, leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
 from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
-from spectral_param._parametrizations.measured import Measured
+from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.sign_pattern import SignPattern
 
 Mode = Literal["equal", "at_most"]
@@ -68,9 +67,9 @@ class SpectralAbscissa(Measured):
     def __init__(self, abscissa: Bound = 0.0, mode: Mode = "equal") -> None:
         super().__init__("abscissa", abscissa, mode=(mode, Mode))
 
-    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        triple, regular = leading_eigentriple(T, "real")
+        triple, regular = leader or leading_eigentriple(T, "real")
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
         bound = self._bound_for(T)
@@ -123,10 +122,11 @@ class SpectralAbscissa(Measured):
         """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
         return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
 
-    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral abscissa, and the rounding error of an eigenvalue."""
-        triple = dominant_eigentriple(W, "real")
-        return triple.eigenvalue.real, rounding_tolerance(W, triple, eps)
+        leader = leading_eigentriple(W, "real")
+        triple = leader.triple
+        return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), leader)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
         # Other entries may be much larger than the diagonal, and than the eigenvalues.

@@ -11,13 +11,13 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.norm import ORDINARY, NormFollower
+from spectral_param._eigen.norm import ORDINARY, Norm, NormFollower
 from spectral_param._eigen.norm import tolerance as followed_tolerance
 from spectral_param._eigen.singular import divided_by_norm, norm, recorded_norm, tall
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
-from spectral_param._parametrizations.measured import Measured
+from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, power_of_two_scale
@@ -102,15 +102,10 @@ class SpectralNorm(Measured):
         self.tracking = NormFollower(solver)
         self.kernels = KernelFollower(solver)
 
-    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor, *, leader: Norm | symbol.Leader | None = None) -> Map:  # type: ignore[override]
         """Return c T/‖T‖, or T where the mode does not scale."""
-        leader = None
-        if self._is_convolution():
-            leader = self.kernels.follow(self._kernel(T), len(self.strides))
-            pair, bound = leader.pair, leader.bound
-        else:
-            pair, bound = self.tracking.follow(tall(T))
-        sigma = pair.value
+        leader = leader or self._followed(T)
+        bound, sigma = leader.bound, leader.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
         low, high = ORDINARY
@@ -127,13 +122,14 @@ class SpectralNorm(Measured):
         if not bool(active.any()):
             return unchanged(T)
         c = c * (sigma / bound)
-        if leader is None:
-            the = divided_by_norm(T, pair, c)
+        if isinstance(leader, symbol.Leader):
+            known = leader
+            divided_map = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), known)), T)
         else:
-            the = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), leader)), T)
+            divided_map = divided_by_norm(T, leader.pair, c)
         if bool(active.all()):
-            return the
-        return where(active.to(T.device, non_blocking=True)[..., None, None], the, T)
+            return divided_map
+        return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return the same by torch's operations."""
@@ -161,14 +157,15 @@ class SpectralNorm(Measured):
             return torch.ones_like(bound, dtype=torch.bool)
         return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
-    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, float | Tensor]:
+    def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return a proven bound of the norm, and by how much it may be above."""
-        bound = self._bound_of(W)
+        # A copy: the caller may change W later, and the follower keeps what it is given.
+        leader = self._followed(W.detach().clone())
         error = 10 * max(W.shape[-2:]) * eps
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             error += 2 * followed_tolerance(W.dtype)
-        return bound, error * bound
+        return Measurement(leader.bound, error * leader.bound, leader)
 
     def _least_change(self, dtype: torch.dtype) -> float:
         return super()._least_change(dtype) + 2 * followed_tolerance(dtype)
@@ -177,7 +174,7 @@ class SpectralNorm(Measured):
         """Return Gaussian entries, scaled to the norm."""
         T = torch.randn_like(like)
         self._start_bound()
-        bound = self._bound_of(T)
+        bound = self._followed(T).bound
         self.tracking.forget()
         c = self._bound_for(T)
         return T * (c / bound.to(c.dtype).to(c.device))[..., None, None]
@@ -186,12 +183,11 @@ class SpectralNorm(Measured):
         """Return the arguments, for ``repr``."""
         return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
-    def _bound_of(self, T: Tensor) -> Tensor:
-        """Return proven bounds of the norms."""
-        T = T.detach().clone()  # The caller may change it later, and the follower keeps what it is given.
+    def _followed(self, T: Tensor) -> Norm | symbol.Leader:
+        """Return the norms of matrices, or of convolutions, with proven bounds."""
         if not self._is_convolution():
-            return self.tracking.follow(tall(T)).bound
-        return self.kernels.follow(self._kernel(T), len(self.strides)).bound
+            return self.tracking.follow(tall(T))
+        return self.kernels.follow(self._kernel(T), len(self.strides))
 
     # Convolutions -----------------------------------------------------------------------------------
 

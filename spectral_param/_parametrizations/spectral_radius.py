@@ -12,16 +12,14 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._context import is_on_host, is_traced
 from spectral_param._eigen import Eigentriple, dominant_eigentriple, proof
-from spectral_param._eigen.dense import (
-    is_degenerate,
-)
+from spectral_param._eigen.dense import Leader, is_degenerate
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.rounding import rounding_tolerance
 from spectral_param._eigen.tracking import Follower
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
-from spectral_param._parametrizations.measured import Measured
+from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._paths import Solver
 from spectral_param._scale import divided, of_ordinary_size
@@ -115,11 +113,11 @@ class SpectralRadiusNorm(Measured):
         self.register_buffer("latched", None)
         self.tracking = Follower(solver)
 
-    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
         if self.mode != "equal" and self._is_slack(T):
             return unchanged(T)
-        triple, regular = self.tracking.follow(self._measured(T))
+        triple, regular = leader or self.tracking.follow(self._measured(T))
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if not regular:
@@ -222,13 +220,14 @@ class SpectralRadiusNorm(Measured):
         self._warned = True
         warn_degenerate(f"SpectralRadiusNorm: {reason} {UNTIL}.")
 
-    def measure(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral radius, and the rounding error of an eigenvalue."""
         S, scale = of_ordinary_size(W)
         A = self._measured(S)
-        triple = self.tracking.follow(A).triple
-        scale = scale[..., 0, 0]
-        return scale * triple.eigenvalue.abs(), scale * rounding_tolerance(A, triple, eps)
+        leader = self.tracking.follow(A)
+        triple, is_scaled, scale = leader.triple, bool((scale != 1).any()), scale[..., 0, 0]
+        rounding = scale * rounding_tolerance(A, triple, eps)
+        return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else leader)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return T = W, scaled if W is outside at registration, where the latches of such matrices close."""
@@ -239,12 +238,13 @@ class SpectralRadiusNorm(Measured):
 
     def _renew(self, is_first: bool) -> None:
         super()._renew(is_first)
-        self.latched = None
+        if self.latched is not None:
+            self.latched = None
 
     def _is_exact(self) -> bool | Tensor:
-        if self.mode != "latched" or self.latched is None:
-            return super()._is_exact()
-        return self.latched.real > 0.5
+        if self.mode == "latched" and self.latched is not None:
+            return self.latched.real > 0.5
+        return self.mode == "equal"
 
     def start(self, like: Tensor) -> Tensor:
         """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from spectral_param._parametrizations.base import Parametrization, as_real, is_trained
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.functional._checks import check_real, is_finite
 
 # Logarithm of what stands for a zero: far below rounding, and within what doubly_stochastic distinguishes.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from spectral_param._constrain import _targets, constrain
+from spectral_param._register.constrain import constrain
+from spectral_param._register.targets import targets_of
 
 
 def displacement(
@@ -48,7 +49,7 @@ def displacement(
     trial = constrain(copy.deepcopy(module), tensor_name, constraint, gates=gates)
     moved = {}
     with torch.no_grad():
-        for full, owner, name in _targets(module, tensor_name):
+        for full, owner, name in targets_of(module, tensor_name):
             before = getattr(owner, name)
             after = getattr(trial.get_submodule(full.rpartition(".")[0]), name)
             distance, size = float((after - before).norm()), float(before.norm())

@@ -29,10 +29,10 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param._constrain import repeats_results, strides_of
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._precision import to_double
+from spectral_param._register.holders import repeats_results, strides_of
 from spectral_param.analysis._h_infinity import h_infinity
 from spectral_param.analysis._repeats import Shape, is_known, padded, padding_constant, upsampled
 from spectral_param.analysis._slopes import ACTIVATIONS, UnknownConstantError, check_weight, slopes

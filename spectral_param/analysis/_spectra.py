@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param._constrain import _is_kernel, _known_gates
 from spectral_param._eigen import dense
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._register.holders import is_kernel, known_gates
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param.analysis._matrices import matrices, square_matrices, without_nan
 from spectral_param.functional._checks import check_module, with_arrays
@@ -166,10 +166,10 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
         prefix, _, name = path.rpartition("parametrizations.")
         owner = model.get_submodule(prefix.removesuffix("."))
         W = getattr(owner, name)
-        if W.ndim < 2 or not W.numel() or _is_kernel(owner, name):
+        if W.ndim < 2 or not W.numel() or is_kernel(owner, name):
             continue
         gates = [link.gates for link in weight if isinstance(link, Parametrization)]
-        blocks = W.unflatten(-2, (max(gates, default=_known_gates(owner, name)), -1))
+        blocks = W.unflatten(-2, (max(gates, default=known_gates(owner, name)), -1))
         values = {"spectral_norm": singular_values(blocks)}
         if blocks.shape[-2] == blocks.shape[-1]:
             values["spectral_radius"] = eigenvalues(blocks).abs()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
-from spectral_param._constrain import Init
 from spectral_param._context import autocast_off
 from spectral_param._parametrizations.block_triangular import Blocks, Coupling, block_sizes
 from spectral_param._recurrence.activation import Nonlinearity, activate, check_nonlinearity, fitting_bias
@@ -20,6 +19,7 @@ from spectral_param._recurrence.dispatch import (
     run,
 )
 from spectral_param._recurrence.sequence import Cell, Result, Rows
+from spectral_param._register.arguments import Init
 from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param import init as init_
-from spectral_param._constrain import Init, constrain, let_reset_renew
 from spectral_param._context import HALF
 from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 from spectral_param._parametrizations.copies import give_class
+from spectral_param._register.arguments import Init
+from spectral_param._register.constrain import constrain
+from spectral_param._register.reset import let_reset_renew
 from spectral_param.errors import UnsupportedDtypeError
 
 

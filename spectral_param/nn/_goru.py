@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param._constrain import Init
 from spectral_param._parametrizations import ScaledCayley
 from spectral_param._recurrence.goru import goru
+from spectral_param._register.arguments import Init
 from spectral_param.functional._checks import check_bool, chosen_dtype, whole_number
 from spectral_param.nn._cell import ConstrainedCell, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ LAYERS = (
     ("_parametrizations", "init"),
     ("_held",),
     ("_after_step",),
-    ("_constrain", "_model"),
+    ("_model",),
+    ("_register",),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py
@@ -116,3 +119,14 @@ def test_circles_and_imports_upwards_are_found() -> None:
     assert "spectral_param._context" in graph("spectral_param")["spectral_param.functional._cayley"]
     assert "examples.papers.trainer" in graph("examples")["examples.demo.pipeline"]
     assert {"spectral_param.init", "spectral_param.nn"} <= graph("spectral_param")["spectral_param"]
+
+
+def test_an_import_takes_no_more_than_it_needs() -> None:
+    """torch's compiler takes as long as the rest of the package; the others need not be installed."""
+    code = (
+        "import sys, torch, numpy, scipy; before = set(sys.modules); import spectral_param.dynamics; "
+        "others = {'torch._dynamo', 'sympy', 'sklearn', 'pandas', 'matplotlib'}; "
+        "print(sorted(others & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -2,13 +2,24 @@
 
 import pytest
 
-from spectral_param.testing import parametrize_with_checks
+from spectral_param.testing import conformance
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.properties import FACTOR
+
+# What takes long for what it finds: the graph has all the steps that a device takes.
+LONG = ("DoublyStochastic-export",)
+
+
+def trials() -> list[object]:
+    found = [t for case in (*CASES, *FROM_THE_START) for t in conformance(case, thorough=FACTOR > 1)]
+    return [
+        pytest.param(t, id=str(t), marks=pytest.mark.nightly if str(t).startswith(LONG) else ())
+        for t in found
+    ]
 
 
 # torch 2.6 warns about the names that it gives constants of an exported graph.
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore:Node .* does not reference")
-@parametrize_with_checks((*CASES, *FROM_THE_START), thorough=FACTOR > 1)
+@pytest.mark.parametrize("trial", trials())
 def test_constraint_keeps_its_contract(trial) -> None:
     trial()

@@ -48,7 +48,13 @@ def trials() -> list[Trial]:
     return [t for (_, check), t in found.items() if not t.case.variant or check == "projection"]
 
 
-@pytest.mark.parametrize("trial", trials(), ids=str)
+def daily(case: Case):
+    """A case for each day, but one whose fifty steps on a device the host imitates slowly."""
+    marks = pytest.mark.nightly if case.name.startswith("DoublyStochastic") else ()
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("trial", [pytest.param(t, id=str(t), marks=daily(t.case).marks) for t in trials()])
 def test_constraint_keeps_its_contract_on_a_device(trial: Trial) -> None:
     with standin.counting():
         trial()
@@ -63,7 +69,7 @@ def pulled(module: nn.Module, target: Tensor, steps: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.variant], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [daily(case) for case in CASES if not case.variant])
 def test_training_resume_and_removal(case: Case) -> None:
     """A checkpoint of the host goes on with the host's numbers, and one of the device to the same bits."""
     dtype = torch.float64 if torch.float64 in case.dtypes else torch.complex128

@@ -155,6 +155,7 @@ def test_without_a_season_there_is_none():
 # What is chosen -----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_long_horizon_meets_no_poor_minimum():
     problem = oscillators(320, 0.1, 22)
     whole = StableLinearModel(horizon=320, start="estimated", lead=100).fit(problem.recordings)
@@ -200,6 +201,7 @@ def test_of_several_recordings_the_error_is_that_of_a_new_one():
     assert claimed == pytest.approx(np.mean(true), rel=0.1)
 
 
+@pytest.mark.nightly
 def test_slow_waves_are_forecast_no_worse_than_by_one_step():
     problem = waves(100, 0.02, 12)
     assert chosen(problem) <= 1.05 * one_step(problem)

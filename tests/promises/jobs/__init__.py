@@ -33,6 +33,7 @@ LONG = {
     *VARIANTS,
     *(f"network: {name}" for name in _NETWORKS),
     *("constraint: Givens", "constraint: circular kernel", "analysis: pictures", "testing"),
+    "constraint: DoublyStochastic",
     *("analysis: gradient_norms, state", "functional: scaled_cayley, large", "functional: rnn, long"),
 }
 

@@ -1,0 +1,263 @@
+"""The set of a constraint: distance, projection, membership, originals of a weight."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import full_precision
+from spectral_param._parametrizations.degenerate import warn_degenerate
+from spectral_param._parametrizations.memory import Memory
+from spectral_param._parametrizations.tensors import at_least_float32, readable
+from spectral_param._parametrizations.weight import OfWeight
+from spectral_param.errors import InManifoldError
+from spectral_param.functional._checks import check_finite, check_matrix
+
+
+class InSet(OfWeight):
+    """The set of a constraint: which weights are members, and what comes in place of others.
+
+    A subclass defines the set on matrices; gates and kernels are split and joined here.
+    """
+
+    _memory: Memory
+    _warned: bool
+
+    # A subclass defines -------------------------------------------------------------------------------
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return how far each matrix is outside the set, and what rounding can do to this number.
+
+        By default every matrix is in the set.
+
+        Args:
+            W: Finite matrices ``(..., m, n)``.
+            eps: Relative rounding error of the entries of W.
+
+        Returns:
+            The distance ``(...)``, in a unit that the subclass chooses, and its resolution: W counts as a
+            member if the distance is at most that.
+        """
+        return W.real.new_zeros(W.shape[:-2]), 0.0
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return members of the set near finite matrices ``(..., m, n)`` outside of it."""
+        raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
+
+    def check_matrices(self, W: Tensor) -> None:
+        """Raise for matrices of a size or dtype that are not taken. By default all are."""
+
+    def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return originals that :meth:`reference` maps to W. They share no memory with W.
+
+        Args:
+            W: Members of the set ``(..., m, n)``, up to :meth:`outside`'s resolution.
+        """
+        raise NotImplementedError
+
+    def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
+        """Return the error of :meth:`outside`, where the originals of a weight cannot be computed."""
+        return InManifoldError(
+            f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
+            f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
+            f"init='paper'), copy trained originals by load_state_dict, or take {remedy}."
+        )
+
+    # Users call ---------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    @full_precision
+    def distance(self, W: Tensor) -> Tensor:
+        """Return how far a weight is outside the set; 0 for a member.
+
+        The unit is that of the constraint, see its page: for orthonormal columns ‖WᴴW - I‖, for a bound the
+        excess. A distance within rounding counts as 0. Nothing that the weight depends on is changed.
+
+        Args:
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+
+        Returns:
+            One number for each matrix, of shape ``(...)`` or ``(..., k)``.
+
+        Raises:
+            InManifoldError: If the originals of a weight cannot be computed, as for
+                :class:`spectral_param.FourierUnitary`, and W is not the weight that was read last.
+            ValueError: If the constraint does not take weights of this kind, or W is not finite.
+
+        Example:
+            >>> spectral_param.SpectralNorm(1.0).distance(3 * torch.eye(4))
+            tensor(2.)
+        """
+        return self._distance(W)
+
+    @torch.no_grad()
+    @full_precision
+    def project(self, W: Tensor) -> Tensor:
+        """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
+
+        It is the nearest one where the page of the constraint says so. Nothing that the weight depends on is
+        changed.
+
+        Args:
+            W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+
+        Raises:
+            InManifoldError: As ``distance``.
+            ValueError: As ``distance``.
+
+        Example:
+            >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2))
+            tensor([[1., 0.],
+                    [0., 1.]])
+        """
+        trial, X = self._trial(W)
+        eps = torch.finfo(W.dtype).eps
+        try:
+            member = trial.member(X, eps, is_first=True)
+        except InManifoldError:
+            if self._last_originals(W, eps) is None:
+                raise
+            return W.detach().clone()
+        return trial._layout.join(member).to(W.dtype, copy=True).contiguous()
+
+    def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
+        """Return whether X is in the set, up to rounding. geotorch has the same method.
+
+        Args:
+            X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
+            eps: Relative rounding error that X may have; by default that of its dtype.
+        """
+        try:
+            with torch.no_grad():
+                inside = full_precision(self._distance)(X, eps) == 0
+        except ValueError:
+            return False
+        return bool(inside.all()) or self._last_originals(X, torch.finfo(X.dtype).eps) is not None
+
+    # Implementation -----------------------------------------------------------------------------------
+
+    def _distance(self, W: Tensor, eps: float | None = None) -> Tensor:
+        trial, X = self._trial(W)
+        eps = torch.finfo(W.dtype).eps if eps is None else eps
+        try:
+            distance, resolution = trial.outside(X, eps)
+        except InManifoldError:
+            if self._last_originals(W, eps) is None:
+                raise
+            return X.real.new_zeros(X.shape[:-2])
+        return torch.where(distance <= resolution, 0, distance)
+
+    def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
+        """Return a copy that nobody else has, and the matrices of a weight; raise if it is not taken."""
+        check_matrix(W, type(self).__name__)
+        trial = copy.deepcopy(self)
+        trial._layout = trial._layout_of(W)
+        if self._shape is None:
+            trial._become_like(W)
+        X = trial._split(at_least_float32(W.detach()))
+        trial._check(X)
+        return trial, X
+
+    def _check(self, X: Tensor) -> None:
+        """Raise for matrices that the constraint does not take."""
+        check_finite(X, type(self).__name__)
+        self.check_matrices(X)
+
+    def _adopted(self, W: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return originals of a weight: of its projection at registration, else of a weight of the set.
+
+        The weight of the last read is always in the set. If W is refused, nothing has changed.
+
+        Raises:
+            InManifoldError: If W is outside the set, or has no originals.
+        """
+        X, eps = self._split(at_least_float32(W)), torch.finfo(W.dtype).eps
+        before = _Contents(self)
+        parts = [part for part in self.modules() if isinstance(part, InSet)]
+        try:
+            self._check(X)
+            for part in parts:
+                part._renew(is_first)
+                vars(part)["_warned"] = True  # The first read warns, not what follows.
+            # The rounding errors of half precision are for assignment. At registration they would hide
+            # what is outside.
+            originals = self.adopt(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
+        except Exception as error:
+            before.restore()
+            if not isinstance(error, InManifoldError):
+                raise
+            known = None if is_first or self._is_after else self._last_originals(W, eps)
+            if known is None:
+                raise
+            return known if len(known) > 1 else known[0]
+        for part in parts:
+            vars(part)["_warned"] = False
+        return originals
+
+    def _renew(self, is_first: bool) -> None:
+        """Forget what is known of the weight before, at registration or assignment."""
+
+    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the originals of matrices, of a projection at registration; for constraints that nest."""
+        return self.invert(self.member(W, eps, is_first))
+
+    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return W with members in the place of matrices outside; where it is not the first weight, raise."""
+        return self._with_members(W, *self.outside(W, eps), self.near, is_first)
+
+    def _with_members(
+        self,
+        W: Tensor,
+        distance: Tensor,
+        resolution: Tensor | float,
+        near: Callable[[Tensor], Tensor],
+        is_first: bool,
+    ) -> Tensor:
+        """Return :meth:`member` of matrices at these distances, for which ``near`` gives members."""
+        is_outside = ~(distance <= resolution)
+        if not bool(is_outside.any()):
+            return W
+        has_warned, vars(self)["_warned"] = self._warned, True  # A projection has no derivative.
+        members = torch.where(is_outside[..., None, None], near(W), W)
+        vars(self)["_warned"] = has_warned
+        stays = is_outside & (members == W).flatten(-2).all(dim=-1)
+        if not (is_first or torch.equal(stays, is_outside)):
+            raise self._refused(torch.where(is_outside, distance, 0))
+        if not has_warned and bool(stays.any()):
+            warn_degenerate(
+                f"{type(self).__name__}: expected {self._set_name()}, got one that nothing scales or shifts "
+                "into the set, as a nilpotent matrix. It stays as it is."
+            )
+        return members
+
+    def _refused(self, distance: Tensor, expected: str = "") -> InManifoldError:
+        """Return the error of an assignment of matrices at these distances from the set."""
+        return InManifoldError(
+            f"{type(self).__name__}: expected {expected or self._set_name()}, got one outside by "
+            f"{readable(distance)}. Assign spectral_param.constraints(model)[name].project(W) instead, the "
+            "projection."
+        )
+
+    def _set_name(self) -> str:
+        """Return what a weight of the set is, for a message."""
+        return "a weight of the set"
+
+    def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
+        return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+
+
+class _Contents:
+    """The attributes and buffers of a constraint and of those nested in it."""
+
+    def __init__(self, constraint: nn.Module) -> None:
+        self._contents = [(part, dict(vars(part)), dict(part._buffers)) for part in constraint.modules()]
+
+    def restore(self) -> None:
+        for part, content, buffers in self._contents:
+            vars(part).clear()
+            vars(part).update(content)
+            part._buffers.clear()
+            part._buffers.update(buffers)

@@ -1,0 +1,57 @@
+"""What constraints do with originals and weights as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import promoted
+
+
+def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return the originals from ``invert``, ``start`` or ``right_inverse`` as a tuple."""
+    return (originals,) if isinstance(originals, Tensor) else tuple(originals)
+
+
+def readable(values: Tensor) -> str:
+    """Return the numbers as text for a message."""
+    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
+
+
+def at_least_float32(X: Tensor) -> Tensor:
+    """Return X in a precision that LAPACK has: half precision becomes single."""
+    if X.dtype in (torch.bfloat16, torch.float16):
+        return X.float()
+    return X.to(torch.complex64) if X.dtype == torch.complex32 else X
+
+
+def as_real(X: Tensor) -> Tensor:
+    """Return the real part of an original that is real, but that Module.to(complex) has made complex."""
+    return X.real if X.is_complex() else X
+
+
+def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return ``product``, a function h -> h Wᵀ for rows of W's dtype, as a function of rows of any dtype.
+
+    Rows in half precision are multiplied in float32, and the result is rounded to half precision. Real rows
+    become complex for a complex W.
+    """
+
+    def apply(h: Tensor) -> Tensor:
+        exact = at_least_float32(h)
+        result = product(exact.to(promoted(exact.dtype, dtype)))
+        return result if exact is h or result.is_complex() != h.is_complex() else result.to(h.dtype)
+
+    return apply
+
+
+def real_entries(X: Tensor) -> int:
+    """Return the number of real numbers in a tensor: a complex entry counts as two."""
+    return X.numel() * (2 if X.is_complex() else 1)
+
+
+def is_trained(X: Tensor) -> bool:
+    """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
+    return X.requires_grad or not isinstance(X, nn.Parameter)

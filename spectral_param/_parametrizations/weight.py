@@ -1,0 +1,198 @@
+"""The weight that a constraint belongs to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param._context import HALF, is_wrapped
+from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
+from spectral_param._parametrizations.swapped import check_not_swapped
+from spectral_param._parametrizations.tensors import at_least_float32
+from spectral_param.errors import UnsupportedDtypeError
+from spectral_param.functional._checks import check_matrix
+
+
+class OfWeight(nn.Module):
+    """What a constraint knows of its weight: shape, layout, dtype and device."""
+
+    #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
+    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
+    #: shape, as they are.
+    shapes: Literal["square", "tall", "any"] = "square"
+
+    #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
+    takes_all_kernels = False
+
+    gates: int
+    kernel_dims: int
+    strides: tuple[int, ...]
+    _like: Tensor
+    _like_real: Tensor
+    _shape: torch.Size | None
+    _layout: Layout
+    _is_after: bool
+    _use: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Not setattr, for which the constraint would have to be constructed.
+        vars(self).update(gates=1, kernel_dims=0, strides=())
+        # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
+        # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
+        # the real originals of a complex weight.
+        vars(self).update(_shape=None, _layout=PLAIN, _is_after=False)
+        vars(self)["_use"] = ""  # The weight that the constraint belongs to, for a message.
+        for name in ("_like", "_like_real"):
+            empty = torch.empty(0, dtype=torch.float32, device="cpu")
+            self.register_buffer(name, empty, persistent=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weight, known after registration."""
+        return self._like.dtype
+
+    def _take(self, W: Tensor) -> bool:
+        """Take a weight of the kind that the constraint takes; return whether it is the first one."""
+        check_matrix(W, type(self).__name__)
+        check_not_swapped(type(self).__name__)
+        is_registered = isinstance(W, nn.Parameter)  # What is assigned to a weight is no Parameter.
+        if is_registered:
+            self._check_unused()
+            vars(self)["_shape"] = None
+        self._check_same_kind(W)
+        layout = self._layout_of(W)
+        if self._shape is not None or (self._is_after and not is_registered):
+            return False
+        vars(self)["_layout"] = layout
+        self._become_like(W)
+        return True
+
+    def _split(self, W: Tensor) -> Tensor:
+        """Return the matrices of a weight of the registered shape."""
+        return W if self._layout == PLAIN else self._layout.split(W)
+
+    def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the originals as :meth:`reference` gets them."""
+        if self._is_after and len(originals) == 1:
+            return (self._split(at_least_float32(originals[0])),)
+        for t in originals:
+            if t.dtype in HALF:
+                return tuple(map(at_least_float32, originals))
+        return originals
+
+    def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the matrices as PyTorch holds them, for a first original of this dtype."""
+        if self._layout != PLAIN:
+            W = self._layout.join(W)
+        if W.is_complex() and not dtype.is_complex:
+            # All originals are real, and their dtype does not determine the weight's: Module.double converts
+            # real tensors, but not a complex weight.
+            dtype = self._like.dtype if self._like.is_complex() else W.dtype
+        return W if W.dtype == dtype else W.to(dtype)
+
+    def _eps_of(self, X: Tensor) -> float:
+        """Return the rounding error of the weight, which may be in half precision where X is not."""
+        return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
+
+    def _become_like(self, W: Tensor) -> None:
+        """Take the dtype and the device of a weight, and give them to nested constraints."""
+        W = W.detach()
+        for part in self.modules():
+            if isinstance(part, OfWeight):
+                # Not setattr: the weight does not depend on these buffers.
+                part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OfWeight:
+        if self._like.is_meta:
+            try:
+                fn(self._like)
+            except NotImplementedError:
+                # Module.to moves no tensor from the meta device, not even one without entries. A loader that
+                # has put originals with values in the place of those on the meta device may call it.
+                self._become_like(torch.empty_like(self._like, device="cpu"))
+        if self._like.is_complex():
+            self._check_stays_complex(fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _check_stays_complex(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Raise if a conversion drops imaginary parts. PyTorch asks here before it converts the originals."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own warning of the same.
+            dtype = fn(self._like).dtype
+        if not dtype.is_complex:
+            raise UnsupportedDtypeError(
+                f"{type(self).__name__}: expected a conversion that keeps the complex weight complex, got "
+                f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
+                "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
+                "For a real weight remove the constraint, convert, and constrain again."
+            )
+
+    def _check_unused(self) -> None:
+        if self._use:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name}: expected an instance for each weight, got one that belongs to {self._use} already. "
+                "Construct another one, or register a copy.deepcopy of it. For quantization-aware training, "
+                "and wherever a model is rebuilt from another one, call spectral_param.remove before and "
+                "constrain the new model."
+            )
+
+    def _check_same_kind(self, W: Tensor) -> None:
+        """Raise before anything changes; PyTorch would notice these errors only afterwards."""
+        name = type(self).__name__
+        if is_wrapped(W):
+            raise ValueError(
+                f"{name}: expected the original tensors, got the weight itself inside a transform of "
+                f"torch.func.{_FUNCTIONAL_CALL}"
+            )
+        if self._shape is None and (W.is_conj() or W.is_neg()):
+            # register_parametrization replaces the parameter's data, but not its conjugate and negative bits.
+            raise ValueError(
+                f"{name}: expected a weight that holds its own values, got a lazily conjugated or negated "
+                "view, which PyTorch would conjugate or negate twice. Make the parameter from "
+                "W.resolve_conj() or W.resolve_neg()."
+            )
+        if self._shape is not None and W.shape != self._shape:
+            raise ValueError(
+                f"{name}: expected a weight of shape {tuple(self._shape)}, got {tuple(W.shape)}. Remove "
+                "the parametrization to change the shape."
+            )
+        if self._shape is not None and (W.dtype, W.device) != (self._like.dtype, self._like.device):
+            raise ValueError(
+                f"{name}: expected a weight of {self._like.dtype} on {self._like.device}, got {W.dtype} on "
+                f"{W.device}. "
+                "Convert it first with .to(), or convert the module."
+            )
+
+    def _check_one_square(self) -> None:
+        """Raise if the weight is not one square matrix, with which rows can be multiplied."""
+        shape = tuple(self._shape or ())
+        if self._layout != PLAIN or (shape and shape[-1] != shape[-2]):
+            raise ValueError(
+                f"{type(self).__name__}.operator: expected a square weight, got one of shape {shape} with "
+                f"gates={self.gates}. Multiply by the weight instead."
+            )
+
+    def _layout_of(self, W: Tensor) -> Layout:
+        return layout_of(W, type(self).__name__, self.shapes, self.gates, self.kernel_dims)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        metadata, _, _, unexpected, _ = args
+        # Earlier versions saved what was tracked.
+        unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
+        if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
+            # The originals are no longer on the meta device. The next read tells where they are.
+            self._become_like(torch.empty_like(self._like, device="cpu"))
+
+
+_FUNCTIONAL_CALL = (
+    " (torch.func.functional_call takes the originals of a constrained weight: pass "
+    "'parametrizations.weight.original' instead of 'weight'.)"
+)

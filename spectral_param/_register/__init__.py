@@ -1,0 +1,1 @@
+"""How constraints come to the weights of a model, and go."""

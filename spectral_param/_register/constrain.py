@@ -1,0 +1,260 @@
+"""``constrain`` and ``remove``: a constraint on tensors of any module, and the way back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import (
+    is_parametrized,
+    register_parametrization,
+    remove_parametrizations,
+    type_before_parametrizations,
+)
+from torch.optim import Optimizer
+
+from spectral_param import _after_step
+from spectral_param._context import has_no_values
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.foreign import originals_for
+from spectral_param._register.arguments import Init, check_chain, check_gates, check_target
+from spectral_param._register.held import check_not_held, hold
+from spectral_param._register.holders import check_kind, prepared
+from spectral_param._register.reset import let_reset_renew
+from spectral_param._register.snapshot import Snapshot
+from spectral_param._register.targets import check_one_name, naming, targets_of
+
+M = TypeVar("M", bound=nn.Module)
+_TORCHS_OWN = ("_Orthogonal", "_SpectralNorm")
+
+
+def constrain(
+    module: M,
+    tensor_name: str,
+    constraint: nn.Module | Sequence[nn.Module],
+    *,
+    init: Init = None,
+    gates: int | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+) -> M:
+    """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
+
+    In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU and the
+    kernels that are matrices, chooses the initial weight, takes a list of constraints, refuses tensors on
+    which the constraint would not hold, and lets the module's ``reset_parameters`` renew the weight, by
+    :meth:`Parametrization.restart`.
+
+    Example:
+        >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
+        >>> lstm = spectral_param.constrain(lstm, "weight_hh_l*", spectral_param.SpectralRadiusNorm(0.95))
+        >>> gates = lstm.weight_hh_l1.unflatten(0, (4, 64))
+        >>> torch.linalg.eigvals(gates).abs().amax(dim=-1)  # each gate's block by itself
+        tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
+
+    Args:
+        module: The module that has the tensor. It is changed.
+        tensor_name: Name of a parameter or buffer, such as ``"weight_hh_l0"`` or ``"encoder.weight"``, or a
+            pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
+        constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
+            a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
+            result of the last one: only that one is sure to hold. Constraints are copied; the given one is
+            not changed. If the tensor already has a parametrization, the constraint acts after it: on the
+            weight that it returns. To replace one, remove it first.
+        init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
+            initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
+            or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
+            set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it, its
+            ``sample()`` is taken.
+        gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
+            default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
+            MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
+        optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
+            in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
+            and after each step of the one optimizer that has it; see below.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: If ``module`` is not a module; if no tensor has this name; if the tensor is also
+            registered elsewhere in the module, has no shape yet, holds kernels that are no matrices, or has a
+            shape that the constraint does not take; if its module is pruned, scripted, computes the weight in
+            a hook, or is an Embedding with sparse gradients or ``max_norm``; if ``init`` or ``gates`` does
+            not fit; or if the constraint raises it.
+
+    The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
+    padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
+    of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
+    constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
+    padding, and bounds the norm of the layer.
+
+    **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
+    nothing, and the ``state_dict`` is that of the module without the constraint.
+
+        >>> layer = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+        >>> layer = spectral_param.constrain(
+        ...     layer, "weight", spectral_param.ScaledCayley(), optimizer=optimizer
+        ... )
+        >>> layer(torch.randn(8, 64)).square().mean().backward()
+        >>> optimizer.step()
+        >>> W = layer.weight
+        >>> type(W).__name__, torch.allclose(W.mT @ W, torch.eye(64), atol=1e-5)
+        ('Parameter', True)
+
+    The constraint holds after each step, until something else writes to the weight. Nothing of it is saved:
+    call ``constrain`` again when a run is resumed. A weight that has several names in the module is one
+    parameter. What trains the proof of its own constraint cannot be held in this way, and is refused. A
+    weight that a step leaves non-finite stays as it is, with one warning.
+
+    Warns:
+        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before it.
+    """
+    # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
+    is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
+    chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
+    targets = targets_of(module, tensor_name)
+    check_chain(chain, init)
+    check_gates(chain, gates)
+    if optimizer is not None:
+        hold(module, tensor_name, targets, chain, gates, init, _after_step.checked_optimizers(optimizer))
+        return module
+    for full, owner, name in targets:
+        with naming(full, tensor_name):
+            check_kind(owner, name, chain, gates)
+            check_not_held(owner, name)
+            check_target(owner, name, init)
+            check_one_name(module, owner, name)
+    before = [Snapshot(owner, name) for _, owner, name in targets]
+    stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_others(owner, name)]
+    try:
+        for full, owner, name in targets:
+            with naming(full, tensor_name):
+                _register(owner, name, [prepared(link, owner, name, gates) for link in chain], init)
+    except Exception:
+        for snapshot in reversed(before):
+            snapshot.restore()
+        raise
+    if stacked:
+        warnings.warn(
+            "constrain: expected a weight without a constraint of torch or geotorch, got "
+            f"{', '.join(stacked)}. The constraint acts after it and may change the weight; only the "
+            "constraint is sure to hold. To replace it, call "
+            "torch.nn.utils.parametrize.remove_parametrizations before constrain.",
+            stacklevel=2,
+        )
+    return module
+
+
+def remove(module: M, tensor_name: str = "*") -> M:
+    """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
+
+    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
+    longer needs this library: it can be scripted, exported, or loaded where the library is not installed. An
+    optimizer has to be made anew, because the parameters are new; but not for a weight that is held after the
+    step, which is let go.
+
+    Example:
+        >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
+        >>> before = layer.weight.detach().clone()
+        >>> layer = spectral_param.remove(layer)
+        >>> type(layer).__name__, type(layer.weight).__name__, torch.equal(layer.weight, before)
+        ('Linear', 'Parameter', True)
+
+    Args:
+        module: The module that has the tensors. It is changed.
+        tensor_name: Name of a tensor, such as ``"encoder.weight"``, or a pattern of names. The default is
+            all tensors.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: If ``module`` is not a module, or no tensor has this name.
+
+    Warns:
+        UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
+    """
+    left = []
+    for _, owner, name in targets_of(module, tensor_name):
+        if _after_step.release(module, owner, name) or not is_parametrized(owner, name):
+            continue
+        links: Any = owner.parametrizations[name]  # type: ignore[index]
+        if not any(isinstance(link, Parametrization) for link in links):
+            left.append(
+                f"{name} of {type(owner).__name__} ({', '.join(type(link).__name__ for link in links)})"
+            )
+            continue
+        remove_parametrizations(owner, name)
+        plain = getattr(owner, name)
+        plain.data = plain.data.contiguous()
+    if left:
+        warnings.warn(
+            f"remove: left {'; '.join(left)}, which no constraint of this library acts on. To remove these, "
+            "too, call torch.nn.utils.parametrize.remove_parametrizations.",
+            stacklevel=2,
+        )
+    return module
+
+
+def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
+    first, *later = links
+    present = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
+    for i, link in enumerate(links):
+        if isinstance(link, Parametrization):
+            if present or i:
+                link._check_acts_after()
+            link.check_after([*present, *links[:i]])
+    if present:
+        later = links
+    else:
+        weight = getattr(owner, name)
+        with torch.no_grad():
+            if isinstance(init, Tensor):
+                weight.copy_(init)
+            elif callable(init):
+                init(weight)
+            if isinstance(first, Parametrization):
+                first._from_paper = isinstance(init, str)
+            else:
+                _start_foreign(first, weight, from_sample=isinstance(init, str))
+        register_parametrization(owner, name, first)
+        if isinstance(first, Parametrization):
+            # Not setattr: the weight does not depend on it.
+            vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
+    for link in later:
+        register_parametrization(owner, name, link)
+    let_reset_renew(owner)
+
+
+def _of_others(owner: nn.Module, name: str) -> list[str]:
+    """Return the names of constraints of torch and geotorch that a tensor has."""
+    links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
+    kinds = [(type(link).__module__.split(".")[0], type(link).__name__) for link in links]
+    return [
+        kind
+        for library, kind in kinds
+        if library == "geotorch" or (library == "torch" and kind in _TORCHS_OWN)
+    ]
+
+
+def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
+    """Replace the weight by a member of another library's set, unless it is a member."""
+    if has_no_values(weight):
+        return
+    if from_sample:
+        sample: Any = getattr(link, "sample", None)
+        if sample is None:
+            raise ValueError(
+                f"init: expected None, a tensor or a function for {type(link).__name__}, which has no "
+                "sample(), got 'paper'. Pass the initial weight as a tensor."
+            )
+        weight.copy_(sample())
+        return
+    trial = copy.deepcopy(link)
+    originals = originals_for(trial, weight.detach(), torch.finfo(weight.dtype).eps, is_first=True)
+    weight.copy_(trial(*originals))

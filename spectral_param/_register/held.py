@@ -1,0 +1,99 @@
+"""Weights that stay plain parameters and are put back into their sets after each step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
+from torch.optim import Optimizer
+
+from spectral_param import _after_step
+from spectral_param._context import has_no_values
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._register.arguments import Init, check_target
+from spectral_param._register.holders import check_kind, prepared
+from spectral_param._register.targets import names_of, naming
+from spectral_param.functional._checks import check_finite
+
+
+def hold(
+    module: nn.Module,
+    pattern: str,
+    targets: list[tuple[str, nn.Module, str]],
+    chain: list[Any],
+    gates: int | None,
+    init: Init,
+    optimizers: list[Optimizer],
+) -> None:
+    """Hold the weights of the targets after the steps of their optimizers."""
+    held: dict[Tensor, tuple[Tensor, Parametrization, Optimizer]] = {}
+    for full, owner, name in targets:
+        with naming(full, pattern):
+            check_kind(owner, name, chain, gates)
+            check_target(owner, name, init)
+            weight = _plain_weight(owner, name, chain)
+            if weight in held:
+                continue
+            check_not_held(owner, name)
+            for other, its_name, _ in names_of(module, weight):
+                check_kind(other, its_name, chain, gates)
+            link = prepared(chain[0], owner, name, gates)
+            assert isinstance(link, Parametrization)
+            _after_step.check_set(link, weight)
+            chosen = _after_step.optimizer_of(weight, optimizers)
+            _after_step.begin(link, weight)
+            link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
+            held[weight] = _start_held(link, weight, init), link, chosen
+    for weight, (start, link, chosen) in held.items():
+        _after_step.write(weight, start)
+        _after_step.hold(names_of(module, weight), link, chosen)
+
+
+def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
+    """Return a parameter that can be held after the step."""
+    kind, weight = type(owner).__name__, owner._parameters.get(name)
+    remedy = "Leave out the optimizer, to hold the weight by a map"
+    if len(chain) > 1 or not isinstance(chain[0], Parametrization):
+        got = f"a {type(chain[0]).__name__}" if len(chain) == 1 else f"{len(chain)} of them"
+        raise ValueError(
+            f"constraint: expected one constraint of this library with an optimizer, got {got}. {remedy}."
+        )
+    if weight is None:
+        got = "a parametrization" if is_parametrized(owner, name) else "a buffer"
+        raise ValueError(
+            f"{kind}: expected a parameter with an optimizer, got {name!r}, which is {got}. {remedy}, "
+            "or call spectral_param.remove before."
+        )
+    if has_no_values(weight):
+        raise ValueError(
+            f"{kind}: expected a parameter with values, got {name!r} on the meta device. Load the weights, "
+            "construct the optimizer, then constrain."
+        )
+    return weight
+
+
+def check_not_held(owner: nn.Module, name: str) -> None:
+    weight = owner._parameters.get(name)
+    if name in _after_step.held_by(owner) and weight is not None and _after_step.is_watched(weight):
+        raise ValueError(
+            f"{type(owner).__name__}: expected a weight without a constraint, got {name!r}, which an "
+            "optimizer puts back after each step. Call spectral_param.remove before."
+        )
+
+
+def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
+    """Return the initial weight, in the set."""
+    W = _after_step.whole(weight).detach().clone()
+    with torch.no_grad():
+        if isinstance(init, str):
+            trial = copy.deepcopy(link)
+            return trial(*trial._start_again("init"))
+        if isinstance(init, Tensor):
+            W.copy_(init)
+        elif callable(init):
+            init(W)
+    check_finite(W, type(link).__name__)
+    return _after_step.projected(link, W)
