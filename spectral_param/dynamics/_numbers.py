@@ -31,7 +31,7 @@ class Numbers(NamedTuple):
     starts: int = 100  # Forecasts of a recording that is held out, about.
     settling: int = 20  # Rows after which a filter knows the state; at most a quarter of them.
     rows: int = 3000  # Rows that are chosen from, or more if the lead or the states are.
-    # Blocks of pushed chains had 0.2 to 0.7, of a robot arm 0.5 to 9, and once 55; a step seen once has infinity.
+    # Blocks of pushed chains had 0.2 to 0.7, of a robot arm 0.5 to 9, and once 55; a lone step has infinity.
     unheard: float = 10.0  # Squares of inputs held out over those kept from which on a block is no judge.
     few: int = 2  # Rows for each state and input that estimated starts and small ridges need.
     least: float = 1e-4  # Least ridge where rows are fewer.

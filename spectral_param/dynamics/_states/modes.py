@@ -25,7 +25,8 @@ _FLAT = 1e-9  # of the largest curvature, in coordinates of curvature 1: a chang
 def spread_of(problem: Likelihood, point: FilterPoint) -> tuple[Array, Array]:
     """Return the eigenvalues λ ``(n,)``, and covariances ``(n, 2, 2)`` of the two parts of log λ."""
     point, _, _, H = problem.expand(point, *point.chart.balanced())
-    size = np.sqrt(np.maximum(np.diag(H), np.finfo(float).tiny))
+    diagonal = np.diag(H)
+    size = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     curvature, directions = np.linalg.eigh(H / size[:, None] / size)
     kept = curvature > _FLAT * curvature[-1]
     root = directions[:, kept] / np.sqrt(curvature[kept]) / size[:, None]  # root rootᵀ = H⁻¹
