@@ -9,7 +9,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly kernels mutations random-mutations bench sample lint types docs wheel bounds peers newest clean help
+.PHONY: demo test nightly kernels mutations faults bench sample lint types docs wheel bounds peers newest clean help
 
 demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -24,11 +24,11 @@ nightly: $(VENV)/.test  ## run the tests with 20 times as many examples, and tho
 kernels: $(VENV)/.test  ## run the tests as on other processors, with other threads and seeds (KERNELS="-m kernels": a few)
 	.ci/kernels $(BIN)/python $(KERNELS)
 
-mutations: $(VENV)/.test  ## see that the tests find seeded faults (MUTATIONS="latch gate")
+mutations: $(VENV)/.test  ## mutate what a change touches (MUTATIONS="--base main --minutes 10"; "latch gate": seeded faults)
 	$(BIN)/python -m tests.mutations $(MUTATIONS)
 
-random-mutations: $(VENV)/.test  ## see which random faults the tests find (OUTPUT=file.json)
-	$(BIN)/python -m tests.random_mutations $(OUTPUT) --jobs 2
+faults: $(VENV)/.test  ## see that the tests find every seeded fault
+	$(BIN)/python -m tests.mutations --seeded --jobs 2
 
 bench: $(VENV)/.test  ## measure what has no number yet, or a stale one (BENCH_ARGS="cpu states")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -36,9 +36,10 @@ bench: $(VENV)/.test  ## measure what has no number yet, or a stale one (BENCH_A
 sample: $(VENV)/.test  ## measure one in twenty results again and compare all but times (SAMPLE_ARGS="states")
 	$(BIN)/python -m benchmarks $(SAMPLE_ARGS) --sample
 
-lint: $(VENV)/.dev  ## check style, docstrings and formatting
+lint: $(VENV)/.dev  ## check style, docstrings, formatting and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet .github
 
 types: $(VENV)/.dev  ## check the types
 	$(BIN)/mypy
@@ -51,8 +52,8 @@ docs: $(VENV)/.dev  ## build the documentation and run its examples
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python -m pytest -q tests/project/test_search.py  # It reads the index that was built.
 
-wheel: $(VENV)/.dev  ## build the wheel and test it in an environment of its own
-	.ci/wheel $(BIN)/python
+wheel: $(VENV)/.dev  ## rehearse a release: build, check, use in an environment of its own (DIST=folder: keep what is built)
+	.ci/wheel $(BIN)/python $(DIST)
 
 # What touches numpy and scipy.
 BOUNDS := tests/promises tests/internal/eigen tests/examples/test_scripts.py

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import sample
+from benchmarks import sample, written
 from benchmarks.measures import measure, subjects
 from benchmarks.results import RESULTS, is_stale, list_stale, read, write
 from benchmarks.task import NotHereError, Task, measured
@@ -76,6 +76,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the machinery")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the numbers go")
     parser.add_argument("--stale", action="store_true", help="list the stale numbers, and measure nothing")
+    parser.add_argument("--write", action="store_true", help="write the tables of pages, measure nothing")
     parser.add_argument(
         "--sample",
         type=int,
@@ -108,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stale:
         print(f"{list_stale(options.subjects, options.output)} numbers are stale")
         return 0
+    if options.write:
+        written.write()
+        return 0
     if options.sample:
         return sample.compared(options.subjects, options.sample)
     try:
@@ -117,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for subject in options.subjects:
         measure(subject)  # It may register a device. Autograd counts devices at its first backward pass.
     failed = [line for subject in options.subjects for line in run(subject, options)]
+    if options.output == RESULTS:
+        written.write()
     if failed:
         print("Not measured:", *failed, sep="\n", file=sys.stderr)
     return 1 if failed else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from examples.papers import config, data, measures, origin, record, replay, runs
 from examples.papers.checkpoint import CheckpointError, InterruptedRunError
 from examples.papers.config import Row, RowError
 from examples.papers.data import DataError
+from examples.papers.sections import SECTIONS
 
 # More than any machine has use for; of 100,000 the process dies without a word.
 MOST_THREADS = max(256, os.cpu_count() or 1)
@@ -121,25 +123,49 @@ def _list() -> int:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    needed = sorted({line[-1] for line in lines[1:]} - {"none"})
+    folders = sorted({line[-1] for line in lines[1:]} - {"none"})
     print("\nMinutes are those of a run on two CPU cores. A row with the data none needs no download.")
-    for name in needed:
+    for name in folders:
         is_here = "is there" if (data.folder() / name).exists() else f"is missing. {data.remedy(name)}"
         print(f"{name}: {data.folder() / name} {is_here}.")
+    print("\nA row of each table that needs no download, the shortest that was measured:")
+    for name, section in SECTIONS.items():
+        print(f"{section.title}: {_without_download(name, found)}")
     return 0
+
+
+def _without_download(section: str, found: dict[str, list[measures.Result]]) -> str:
+    """Return the row of a table that needs no data and took the least time, or say that there is none."""
+    rows = [row for row in config.load_all() if row.section == section]
+    if free := [row for row in rows if needed(row) == "none"]:
+        return min(free, key=lambda row: _minutes(found.get(row.name, []))).name
+    return f"none; run {rows[0].name} --quick takes a few steps on made-up data"
+
+
+def needed(row: Row) -> str:
+    """Return the folder of the data that a row needs, or "none".
+
+    Args:
+        row: The row.
+    """
+    return NEEDED.get(row.task.get("corpus", row.task["name"]), "none")
+
+
+def _minutes(results: list[measures.Result]) -> float:
+    return statistics.median(r["wall_seconds"] for r in results) / 60 if results else math.inf
 
 
 def _columns(row: Row, results: list[measures.Result]) -> tuple[str, ...]:
     """Return what the list says of a row; of several numbers of its paper, the first."""
     seeds = [f"{r['seed']}{'' if r['status'] == 'finished' else ' ' + r['status']}" for r in results]
-    minutes = f"{statistics.median(r['wall_seconds'] for r in results) / 60:.2g}" if results else ""
+    took = _minutes(results)
+    minutes = "" if math.isinf(took) else f"{took:.0f}" if took >= 100 else f"{took:.2g}"
     measure, printed, ours = "", "", None
     if row.paper:
         measure, printed = row.paper[0]["measure"], str(row.paper[0]["value"])
         ours = measures.median(results, measure) if results else None
-    needed = NEEDED.get(row.task.get("corpus", row.task["name"]), "none")
     number = "" if ours is None else f"{ours:.5g}"
-    return row.name, row.label, ", ".join(seeds) or "not run", minutes, measure, printed, number, needed
+    return row.name, row.label, ", ".join(seeds) or "not run", minutes, measure, printed, number, needed(row)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spectral_param as sp
-from benchmarks import measures, table
+from benchmarks import measures, runner, table, written
 from benchmarks.cases import networks
 from benchmarks.measures import cpu, dynamics, forecasts
 from examples.papers import table as papers
@@ -20,12 +20,19 @@ INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
 BUILT = {DOCS / "_build", DOCS / "tutorials"}
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if not BUILT & set(page.parents)]
 MEASURED = re.compile(r"^```\{measured\} (\S+)\n((?:[^`\n]+\n)*)```$", re.MULTILINE)
+
+
+def named_on(text):
+    """Return the tables of a page: the function of each, and its arguments, one on a line."""
+    return [*MEASURED.findall(text), *(block[1:] for block in written.BLOCK.findall(text))]
+
+
 # Each table of the pages: the function and its arguments.
 TABLES = sorted(
     {
         (function, *arguments.splitlines())
         for page in PAGES
-        for function, arguments in MEASURED.findall(page.read_text(encoding="utf-8"))
+        for function, arguments in named_on(page.read_text(encoding="utf-8"))
     }
 )
 
@@ -107,6 +114,29 @@ def test_every_directive_is_read():
     named = sum(page.read_text(encoding="utf-8").count("```{measured}") for page in PAGES)
     found = sum(len(MEASURED.findall(page.read_text(encoding="utf-8"))) for page in PAGES)
     assert named == found > 0
+
+
+def test_tables_that_stand_in_the_markdown_are_those_of_the_committed_numbers():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("<!-- written ") == len(written.BLOCK.findall(text))
+        assert bool(written.BLOCK.search(text)) == (page in written.PAGES), page
+        assert written.written(text) == text, f"{page}: run python -m benchmarks --write"
+
+
+def test_the_runner_writes_the_tables_of_pages(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    block = "<!-- written examples.papers.table.counts\n-->\n\n| old |\n\n<!-- end -->"
+    page.write_text(f"# Page\n\n{block}\n\n{block}\n\nText.\n", encoding="utf-8")
+    monkeypatch.setattr(written.write, "__defaults__", ((page,),))
+    assert runner.main(["--write"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count(table.markdown(*papers.counts())) == 2
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\n\nText.\n")
+    capsys.readouterr()
+    assert runner.main(["--write"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_each_function_of_a_table_is_on_a_page():

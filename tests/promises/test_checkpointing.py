@@ -77,3 +77,16 @@ def test_a_layer_without_its_constraints_is_torchs_own(kind) -> None:
     with torch.no_grad():
         layer.weight_hh_l0.zero_()
     assert torch.equal(layer(x)[0], copy.deepcopy(layer)(x)[0])
+
+
+def test_the_first_forward_pass_of_a_checkpointed_segment_may_evaluate_the_constraint() -> None:
+    """The second one finds the weight known, and has to save as many tensors for its backward pass."""
+    module = sp.constrain(sp.testing.Holder(torch.randn(4, 4)), "weight", sp.Householder())
+    x = torch.randn(4, 2)
+    expected = torch.autograd.grad(module(x).square().sum(), module.parameters())
+    with torch.no_grad():
+        for original in module.parameters():
+            original.add_(0.0)  # A new version: the next read evaluates.
+    checkpointed = checkpoint(module, x, use_reentrant=False)
+    found = torch.autograd.grad(checkpointed.square().sum(), module.parameters())
+    torch.testing.assert_close(found, expected)

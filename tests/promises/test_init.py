@@ -223,3 +223,9 @@ def test_a_mask_that_does_not_fit_or_has_no_cycle_is_refused() -> None:
     assert torch.equal(W, before), "a refused weight is left alone"
     with pytest.raises(ValueError, match=r"mask: expected none.*got"):
         sp.init.spectral_radius_(torch.eye(6).to_sparse(), mask=torch.ones(6, 6).bool())
+
+
+def test_sparse_cycle_has_the_geometric_mean_of_its_weights() -> None:
+    cycle = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 1.0], [4.0, 0.0, 0.0]]).to_sparse()
+    scaled = sp.init.spectral_radius_(cycle, radius=0.5).to_dense()
+    torch.testing.assert_close(torch.linalg.eigvals(scaled).abs().max(), torch.tensor(0.5))

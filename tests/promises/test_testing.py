@@ -381,3 +381,24 @@ def test_checks_hold_for_single_numbers(name) -> None:
     case = next(case for case in CASES if case.name == name)
     for check in (testing.check_bad_input, testing.check_constraint_holds, testing.check_cached):
         check(case, (1, 1), torch.float64)
+
+
+class FirstHalved(sp.SpectralNorm):
+    """Halves the first matrix of a batch alone."""
+
+    evaluate = sp.Parametrization.evaluate
+
+    def reference(self, T):
+        return T * torch.tensor([0.5, 1.0], dtype=T.dtype)[:, None, None]
+
+
+def test_check_of_ones_own_constraint_looks_at_each_matrix_of_a_batch() -> None:
+    case = sp.testing.Case(
+        name="first",
+        make=lambda shape: FirstHalved(),
+        member=lambda shape, dtype: torch.ones(shape, dtype=dtype) / shape[-1],
+        violation=lambda W: torch.relu(torch.linalg.matrix_norm(W, 2) - 0.5),
+        outside=lambda shape, dtype: torch.ones(shape, dtype=dtype) / shape[-1],
+    )
+    with pytest.raises(AssertionError, match="expected a violation <="):
+        sp.testing.check_projection(case, (2, 4, 4), torch.float64)

@@ -13,6 +13,7 @@ import spectral_param as sp
 from examples.papers import __main__ as entry
 from examples.papers import cli, config, networks, optimizers, record, runs, tasks
 from examples.papers.parallel import Processes
+from examples.papers.sections import SECTIONS
 from examples.papers.trainer import Trainer
 from tests.promises.cases import orthogonality_defect
 
@@ -206,7 +207,7 @@ def test_list_has_a_line_of_columns_for_each_row_and_says_where_data_come_from(
 ) -> None:
     monkeypatch.setenv("SPECTRAL_PARAM_DATA", str(tmp_path))
     assert cli.main(["list"]) == 0
-    table, below = capsys.readouterr().out.split("\n\n")
+    table, below, without = capsys.readouterr().out.split("\n\n")
     header, *lines = table.splitlines()
     assert [line.split()[0] for line in lines] == config.names()
     starts = [header.index(f"  {name}") for name in header.split()[1:]]
@@ -217,6 +218,14 @@ def test_list_has_a_line_of_columns_for_each_row_and_says_where_data_come_from(
     assert needed.items() <= by_row.items()
     assert set(by_row.values()) - {"none"} == set(re.findall(r"^(\w+): .* is missing\.", below, re.MULTILINE))
     assert "Run python -m examples.papers download franka" in below
+    assert all(re.fullmatch(r"[\d.]*", line[header.index("minutes") :].split("  ")[0]) for line in lines)
+    tables = dict(line.split(": ") for line in without.splitlines()[1:])
+    assert set(tables) == {section.title for section in SECTIONS.values()}
+    for shortest in tables.values():
+        if not shortest.startswith("none; "):
+            assert by_row[shortest] == "none"
+        else:
+            assert by_row[re.fullmatch(r"none; run (\S+) --quick takes .*", shortest)[1]] != "none"
 
 
 def test_quick_run_stays_away_from_the_results(tmp_path, capsys) -> None:

@@ -204,3 +204,14 @@ def test_the_start_of_the_paper_leaves_a_present_bound_at_its_default(name) -> N
     links = layer.parametrizations.weight
     links[0].restart(*links.parameters(recurse=False))
     assert getattr(links[0], name) == {"radius": 1, "abscissa": 0}[name]
+
+
+def test_growth_reaches_its_bound_and_no_more() -> None:
+    """S of the largest condition, and a rotation: the first power has the norm g·r."""
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+    sp.constrain(module, "weight", sp.LyapunovForm(0.9, growth=3.0))
+    rotation, mirror = torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+    with torch.no_grad():
+        module.parametrizations.weight.original.copy_(torch.cat([rotation, mirror]) / 2)
+    assert torch.linalg.matrix_norm(module.weight, 2).item() == pytest.approx(2.7, rel=1e-12)

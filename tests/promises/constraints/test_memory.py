@@ -618,3 +618,42 @@ def test_an_original_that_is_frozen_or_released_between_two_reads(case) -> None:
         frozen.requires_grad_(True)
         for found, wanted in zip(gradients(released), expected, strict=True):
             torch.testing.assert_close(found, wanted)
+
+
+EVALUATIONS: list[Tensor] = []
+
+
+class Half(sp.Parametrization):
+    """Half of the original; each evaluation is counted."""
+
+    def reference(self, T: Tensor) -> Tensor:
+        EVALUATIONS.append(T)
+        return T / 2
+
+    def invert(self, W: Tensor) -> Tensor:
+        return 2 * W
+
+    def start(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like)
+
+    def free_parameters(self, T: Tensor) -> int:
+        return T.numel()
+
+
+def test_a_constraint_is_evaluated_once_for_each_change_and_once_for_each_later_backward_pass() -> None:
+    module = sp.constrain(sp.testing.Holder(torch.randn(3, 3)), "weight", Half())
+    original = module.parametrizations.weight.original
+    EVALUATIONS.clear()
+    first, second, third = module.weight, module.weight, module.weight
+    assert len(EVALUATIONS) <= 1  # Registration may have read it.
+    EVALUATIONS.clear()
+    (first.sum() + second.sum() + third.sum()).backward()
+    assert len(EVALUATIONS) <= 3
+    torch.testing.assert_close(original.grad, torch.full((3, 3), 1.5))
+    for _ in range(2):
+        EVALUATIONS.clear()
+        with torch.no_grad():
+            original.add_(1)
+        for _ in range(5):
+            module.weight  # noqa: B018
+        assert len(EVALUATIONS) == 1

@@ -231,3 +231,8 @@ def test_memory_of_a_tall_weight_is_in_proportion_to_its_size() -> None:
     layer = sp.constrain(torch.nn.Linear(50, 30_000, bias=False), "weight", sp.ScaledCayley())
     layer(torch.randn(1, 50)).square().mean().backward()
     assert layer.parametrizations.weight.original.grad.shape == (30_000, 50)
+
+
+def test_the_minus_ones_of_the_papers_start_stand_at_the_end() -> None:
+    module = sp.constrain(Holder(torch.eye(7)), "weight", sp.ScaledCayley(negative_ones=2), init="paper")
+    assert module.parametrizations.weight[0].signs.tolist() == [1] * 5 + [-1] * 2

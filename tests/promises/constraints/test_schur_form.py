@@ -474,3 +474,13 @@ def test_every_finite_original_gives_a_stable_weight(dtype, std) -> None:
     assert torch.linalg.eigvals(layer.weight.detach().double()).abs().max() < 0.9 * 1.001
     gradients = torch.autograd.grad(layer.weight.sum(), originals)
     assert all(bool(g.isfinite().all()) for g in gradients)
+
+
+@pytest.mark.parametrize("bound", [{"abscissa": -0.1}, {"radius": 0.5}], ids=str)
+def test_eigenvalues_beyond_the_bound_of_a_schur_form_keep_a_derivative(bound) -> None:
+    module = constrained(torch.diag(torch.tensor([-0.3, -0.42, -0.46])), **bound)
+    gamma = module.parametrizations.weight.original1
+    with torch.no_grad():
+        gamma.copy_(gamma.abs() + 0.7)  # Reflected at the bound; none at a corner, such as 0.5 + 2 · 0.3.
+    (g,) = torch.autograd.grad(module.weight.diagonal().sum(), gamma)
+    assert (g.abs() > 0.1).all()

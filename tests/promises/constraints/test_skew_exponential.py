@@ -269,3 +269,13 @@ def test_rebase_keeps_the_weight_of_averaged_models(shape) -> None:
     W = layer.weight.detach().clone()
     sp.rebase(layer)
     torch.testing.assert_close(layer.weight, W)
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e8])
+@pytest.mark.parametrize("shape", [(12, 12), (12, 5)])
+def test_exponential_far_from_the_base_is_orthonormal(shape, size) -> None:
+    module = constrained(torch.randn(shape, dtype=torch.float64))
+    with torch.no_grad():
+        module.parametrizations.weight.original.normal_().mul_(size)
+    W = module.weight.detach()
+    assert sp.analysis.orthogonality_error(W) <= 20 * max(shape) * torch.finfo(W.dtype).eps

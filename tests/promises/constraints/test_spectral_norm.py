@@ -524,3 +524,13 @@ def test_an_orthogonal_weight_is_at_its_bound() -> None:
     layer = constrained(W, 1.0)
     torch.testing.assert_close(layer.weight, W, rtol=1e-6, atol=0)
     assert norm(layer.weight) <= 1 + SINGLE
+
+
+def test_a_kernel_that_overlaps_along_one_axis_bounds_the_norm_of_the_layer() -> None:
+    for size, padding in (((3, 1), (1, 0)), ((1, 3), (0, 1))):
+        layer = nn.Conv2d(2, 2, size, padding=padding, bias=False)
+        layer.weight.data.fill_(1.0)
+        sp.constrain(layer, "weight", sp.SpectralNorm(1.0))
+        x = torch.ones(1, 2, 12, 12)
+        with torch.no_grad():
+            assert layer(x).norm() <= (1 + 1e-5) * x.norm()

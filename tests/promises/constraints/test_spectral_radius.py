@@ -619,3 +619,29 @@ def test_a_weight_whose_absolute_values_have_a_larger_radius_is_refused_and_the_
     assert "of='absolute'" in repr(module.parametrizations.weight[0])
     with pytest.raises(ValueError, match=r"of: expected.*got 'norm'"):
         sp.SpectralRadiusNorm(of="norm")
+
+
+@pytest.mark.parametrize("of", ["weight", "absolute"])
+def test_gradient_of_a_conjugate_pair_is_that_of_finite_differences(of) -> None:
+    """Small real matrices whose leading eigenvalues are complex, and not those of a normal matrix."""
+    T = torch.tensor([[0.1, 2.0, 0.3], [-0.7, 0.2, -0.4], [0.5, 0.1, 0.6]], dtype=torch.float64)
+    assert torch.linalg.eigvals(T).abs().argmax() == torch.linalg.eigvals(T).imag.abs().argmax()
+    constraint = parametrization(constrained(T, radius=0.9, of=of))
+    torch.autograd.gradcheck(constraint, (T.clone().requires_grad_(),))
+
+
+def test_absolute_values_at_most_the_radius_are_not_those_of_the_weight() -> None:
+    module = constrained(torch.eye(2) / 2, radius=0.9, mode="at_most", of="absolute")
+    module.parametrizations.weight.original.data = torch.tensor([[0.6, -0.6], [0.6, 0.6]])
+    assert torch.linalg.eigvals(module.weight.detach().abs()).abs().max() <= 0.9 + 1e-6
+
+
+def test_rounding_errors_of_powers_do_not_make_a_radius_smaller() -> None:
+    """T² = 2I, but rounded it is I and an entry below the diagonal, because a² is too long for a number."""
+    a, b = 201370893, 84847
+    T = torch.tensor([[a, b], [(2 - a**2) // b, -a]], dtype=torch.float64)
+    module = constrained(torch.eye(2, dtype=torch.float64), radius=1.2, mode="at_most")
+    module.parametrizations.weight.original.data = T.clone()
+    with pytest.warns(DegenerateEigenvalueWarning):  # Rounding errors of T move its eigenvalues far.
+        W = module.weight.detach()
+    assert (W.abs() < T.abs()).all()

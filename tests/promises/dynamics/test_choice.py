@@ -315,3 +315,11 @@ def test_a_horizon_is_reached_by_the_same_way_in_every_entry():
     ]
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
     assert all(a <= b for a, b in itertools.pairwise([fit.error, fit.initial_error]))
+
+
+def test_choice_forecasts_random_walks_about_as_well_as_no_change_does() -> None:
+    walks = np.random.default_rng(0).standard_normal((60, 8)).cumsum(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # No change may be a little better.
+        error = StableLinearModel(horizon="cv", lead=5, start="measured").fit(walks).forecast_error_
+    assert error["model"].mean() <= 1.05 * error["no change"].mean()

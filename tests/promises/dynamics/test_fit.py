@@ -4,6 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.io
+import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -339,3 +340,35 @@ dependent = np.hstack([good[:, :2], good[:, :1] - 2 * good[:, 1:2]])
 def test_wrong_input_says_what_was_expected(arguments, options, message):
     with pytest.raises(ValueError, match=about(*message)):
         fit_stable(*arguments, **options)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fit_of_three_states_in_continuous_time_that_a_general_search_does_not_improve(seed) -> None:
+    """A = (Z - Zᵀ - RRᵀ)P with P > 0 is any stable matrix. An odd number of states has a real eigenvalue."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((60, 3)) @ np.triu(2 * rng.standard_normal((3, 3)))
+    A = rng.standard_normal((3, 3)) + 0.5 * np.eye(3)
+    Y = X @ A.T + 0.1 * rng.standard_normal((60, 3))
+    fit = fit_stable(X, Y, time="continuous")
+
+    def objective(x):
+        Z, R, L = parts = torch.from_numpy(x).reshape(3, 3, 3).requires_grad_()
+        P = L @ L.mT + 1e-3 * torch.eye(3)
+        A = (Z - Z.mT - R @ R.mT) @ P
+        error = 0.5 * (torch.from_numpy(Y) - torch.from_numpy(X) @ A.mT).square().sum()
+        (g,) = torch.autograd.grad(error, parts)
+        return error.item(), g.flatten().numpy()
+
+    options = {"maxiter": 2000, "maxfun": 4000}
+    found = scipy.optimize.minimize(
+        objective, rng.standard_normal(27), jac=True, options=options, method="L-BFGS-B"
+    )
+    assert fit.bound_active, "the bound counts"
+    assert found.fun < 1.1 * fit.error, "the search comes near"
+    assert fit.error <= 1.001 * found.fun
+
+
+def test_growth_of_a_fit_is_that_of_a_power_after_smaller_ones() -> None:
+    A = np.diag([2.0, 0.7, 2.0], 1)  # ‖A‖ = 2, ‖A²‖ = 1.4, ‖A³‖ = 2.8.
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    assert fit_stable(X, X @ A.T).growth == pytest.approx(2.8)

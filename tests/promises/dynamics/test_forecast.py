@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,3 +157,50 @@ def test_memory_is_ten_times_the_data_five_gauss_newton_matrices_and_the_residua
     data = sum(M.nbytes for M in recordings + (inputs or []))
     bands = sum(M.nbytes for M in recordings) * arguments.get("lead", 0)  # The residuals that bands keep.
     assert peak <= 10 * data + 5 * 8 * (n * (n + m)) ** 2 + bands
+
+
+def forecast_error(A, B, Y, U, estimated):
+    """½ Σ ‖x̂_k - x_k‖² of one window, from the first row or from where it fits best."""
+    n, powers, forced = len(A), [np.eye(len(A))], [np.zeros(len(A))]
+    for u in U:
+        powers.append(A @ powers[-1])
+        forced.append(A @ forced[-1] + B @ u)
+    residual = Y - np.array(forced)
+    start = np.linalg.lstsq(np.vstack(powers), residual.ravel(), rcond=None)[0] if estimated else Y[0]
+    return 0.5 * np.square(residual - np.array([P @ start for P in powers]).reshape(-1, n)).sum()
+
+
+@pytest.mark.parametrize("start", ["measured", "estimated"])
+def test_forecast_that_a_general_search_does_not_improve(start) -> None:
+    rng = np.random.default_rng(0)
+    A, B = np.array([[0.9, 0.5, 0.0], [-0.3, 0.8, 0.2], [0.0, 0.0, 0.7]]), np.array([[1.0], [0.0], [0.5]])
+    Y, U = [np.array([2.0, -1.0, 1.0])], rng.standard_normal((25, 1))
+    for u in U:
+        Y.append(A @ Y[-1] + B @ u)
+    Y = np.array(Y) + 0.3 * rng.standard_normal((26, 3))
+    fit = fit_forecast(Y, U, horizon=None, start=start, radius=2.0, max_iter=100)
+
+    def error(both):
+        both = both.reshape(3, 4)
+        return forecast_error(both[:, :3], both[:, 3:], Y, U, start == "estimated")
+
+    found = np.hstack([fit.A, fit.B]).ravel()
+    assert error(found) == pytest.approx(fit.error, rel=1e-9)
+    assert fit.error <= 1.001 * scipy.optimize.minimize(error, found, options={"maxiter": 200}).fun
+
+
+@pytest.mark.parametrize("start", ["measured", "estimated"])
+def test_forecast_of_many_unknowns_is_at_least_as_good_as_that_of_the_system(start) -> None:
+    """More than 700 unknowns are searched for in another way."""
+    rng = np.random.default_rng(0)
+    A = 0.98 * np.linalg.qr(rng.standard_normal((27, 27)))[0]
+    Y = [rng.standard_normal(27)]
+    for _ in range(60):
+        Y.append(A @ Y[-1])
+    Y = np.array(Y) + 0.01 * rng.standard_normal((61, 27))
+    near = A + 0.03 * rng.standard_normal(A.shape)
+    errors = [
+        fit_forecast(Y, horizon=8, start=start, initial=(first, None), max_iter=steps).error
+        for first, steps in ((A, 0), (near, 0), (near, 30))
+    ]
+    assert errors[2] <= errors[0] <= errors[1] / 10

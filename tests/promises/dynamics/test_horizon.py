@@ -365,3 +365,23 @@ def test_random_problems_keep_the_bound_or_say_what_is_wrong(seed):
     assert np.isfinite(model.A_).all()
     assert np.abs(np.linalg.eigvals(model.A_)).max() <= 1 + 1e-12
     assert model.fit_.error <= model.fit_.initial_error
+
+
+def test_rows_that_are_held_out_are_not_fitted() -> None:
+    """Noise cannot be forecast, so a model of many unknowns is worse there than the mean."""
+    noise = np.random.default_rng(0).standard_normal((100, 1))
+    with pytest.warns(UserWarning, match="forecasting the mean"):
+        model = StableLinearModel(horizon=1, delays=20).fit(noise)
+    assert np.nanmean(model.forecast_error_["model"]) > 1
+
+
+@pytest.mark.parametrize("horizon", [None, 1, 4])
+def test_offset_beside_inputs_whose_mean_is_not_zero(horizon) -> None:
+    rng = np.random.default_rng(0)
+    A, B, c = np.array([[0.8, 0.3], [-0.2, 0.7]]), np.array([[1.0, -2.0], [0.5, 0.3]]), np.array([3.0, -1.0])
+    U, Y = 5 + rng.standard_normal((60, 2)), [np.array([1.0, 2.0])]
+    for u in U:
+        Y.append(A @ Y[-1] + B @ u + c)
+    model = StableLinearModel(offset=True, horizon=horizon).fit(np.array(Y), U=U)
+    for found, expected in ((model.A_, A), (model.B_, B), (model.offset_, c)):
+        np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -57,3 +57,11 @@ def test_flags_are_booleans(name, value) -> None:
 def test_the_bias_of_a_cell_is_a_boolean(name) -> None:
     with pytest.raises(ValueError, match=r"bias: expected True or False.*got"):
         CELLS[name](bias="no")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: sp.Householder(reflections=True), lambda: sp.nn.ScoRNN(True, 4)], ids=["count", "size"]
+)
+def test_true_is_no_number(call) -> None:
+    with pytest.raises(ValueError, match=r": expected.*got True"):
+        call()

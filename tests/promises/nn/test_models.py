@@ -285,3 +285,20 @@ def test_complex_networks_take_the_precision_of_the_default_dtype(make, monkeypa
 def test_complex_networks_refuse_a_real_dtype(make, remedy) -> None:
     with pytest.raises(ValueError, match=rf"expected.*got torch.float32.*{remedy}"):
         make(2, 5, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_packed_sequence_with_states_of_its_own_is_its_sequences_one_by_one(bidirectional) -> None:
+    """Sorted by length, the sequences are in a cycle of three, which is not its own inverse."""
+    rnn = sp.nn.ScoRNN(2, 5, num_layers=2, bidirectional=bidirectional)
+    lengths = [2, 5, 3]
+    x = torch.randn(5, 3, 2)
+    hx = torch.randn(len(rnn.cells), 3, 5)
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    assert packed.sorted_indices.tolist() != packed.unsorted_indices.tolist()
+    output, h_n = rnn(packed, hx)
+    padded, _ = nn.utils.rnn.pad_packed_sequence(output)
+    for i, length in enumerate(lengths):
+        expected, last = rnn(x[:length, i], hx[:, i])
+        torch.testing.assert_close(padded[:length, i], expected)
+        torch.testing.assert_close(h_n[:, i], last)

@@ -1,0 +1,55 @@
+"""Faults that test_use.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "hook-twice: an optimizer gets another hook for each of its weights",
+        "spectral_param/_after_step.py",
+        "    hook = _HOOKS.get(optimizer)\n",
+        "    hook = None\n",
+        "one_hook",
+    ),
+    Fault(
+        "replaced: another parameter in its place is not noticed",
+        "spectral_param/_after_step.py",
+        "owner._parameters.get(self.name) is not known)",
+        "False)",
+        "replaced",
+    ),
+    Fault(
+        "let-go: a weight that was removed is still put back",
+        "spectral_param/_after_step.py",
+        "[entry for entry in hook.entries if entry.constraint is not constraint]",
+        "hook.entries",
+        "remove",
+    ),
+    Fault(
+        "asked: asking how far a weight is outside moves what is followed",
+        "spectral_param/_parametrizations/in_set.py",
+        "        trial = copy.deepcopy(self)\n        trial._layout = trial._layout_of(W)\n",
+        "        trial = self\n        trial._layout = trial._layout_of(W)\n",
+        "reading",
+    ),
+    Fault(
+        "one-name: a tied weight is held under one of its names",
+        "spectral_param/_register/held.py",
+        "        _after_step.hold(names_of(module, weight), link, chosen)\n",
+        "        _after_step.hold(names_of(module, weight)[:1], link, chosen)\n",
+        "tied",
+    ),
+    Fault(
+        "curvature: LBFGS keeps its memory after a projection",
+        "spectral_param/_after_step.py",
+        '        state["n_iter"] = 0\n',
+        "",
+        "lbfgs",
+    ),
+    Fault(
+        "restart-held: reset_parameters leaves a held weight outside of its set",
+        "spectral_param/_after_step.py",
+        "            write(self._owner._parameters[name], constraint.sample())\n",
+        "            pass\n",
+        "reset",
+    ),
+)

@@ -1,0 +1,12 @@
+"""Faults that test_sign_pattern.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "sign: an entry that is zero has no derivative and stays zero",
+        "spectral_param/_parametrizations/sign_pattern.py",
+        "torch.where(_contradicts(T, pattern), -T, T))",
+        "torch.where(pattern == _FREE, T, pattern * T.abs()))",
+    ),
+)

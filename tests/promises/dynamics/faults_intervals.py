@@ -1,0 +1,20 @@
+"""Faults that test_intervals.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "coverage: the least coverage takes no error",
+        "spectral_param/dynamics/_intervals.py",
+        "- 1e-9).astype(int), 1)",
+        "- 1e-9).astype(int), 0)",
+        "least_coverage",
+    ),
+    Fault(
+        "quantile: a conformal band forgets the forecast itself among the ranks",
+        "spectral_param/dynamics/_intervals.py",
+        "np.ceil((number + 1) * coverage - 1e-9)",
+        "np.ceil(number * coverage - 1e-9)",
+        "quantile",
+    ),
+)

@@ -1,0 +1,13 @@
+"""Faults that test_compile.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "compiled-hessian: a compiled spectral radius has a second derivative of zero, and says nothing",
+        "spectral_param/_eigen/derivative.py",
+        "    if torch.is_grad_enabled():\n        raise NotImplementedError(",
+        "    if False:\n        raise NotImplementedError(",
+        "second_derivatives_of_the_radius",
+    ),
+)

@@ -1,0 +1,18 @@
+"""Faults that test_scaled_norm.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "box: the coordinates may have the square of the condition that is asked for",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "math.log(square) + 1e-3, math.log(condition) / 2, goal)",
+        "math.log(square) + 1e-3, math.log(condition), goal)",
+    ),
+    Fault(
+        "pull: the gradient of the barrier has the rows alone",
+        "spectral_param/functional/_diagonal_scaling.py",
+        "_joined(2 * (left - right), n",
+        "_joined(2 * left, n",
+    ),
+)
