@@ -1,4 +1,4 @@
-"""Seeded faults that ``test_records.py`` finds."""
+"""Faults that test_records.py finds."""
 
 from tests.faults import Fault
 
