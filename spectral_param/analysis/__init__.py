@@ -42,6 +42,7 @@ from spectral_param.analysis._spectra import (
     singular_values,
     spectral_summary,
 )
+from spectral_param.analysis._stabilisation import plot_stabilisation
 from spectral_param.analysis._stationary import StationaryDistribution, stationary_distribution
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 from spectral_param.functional._contraction import ContractionCertificate
@@ -82,6 +83,7 @@ __all__ = [
     "plot_recording",
     "plot_schur_form",
     "plot_singular_values",
+    "plot_stabilisation",
     "plot_subdiagonals",
     "plot_transient_growth",
     "schur_eigenvalues",

@@ -65,7 +65,10 @@ def _remedy(M: Any, name: str, ndim: int) -> str:
             f"{name}.reshape(1, -1)."
         )
     if ndim == 3:
-        return f" For trials, an array (trials, time, channels), pass list({name})."
+        return (
+            f" For trials, an array (trials, time, channels), pass list({name}); of (trials, channels, "
+            f"time), as epochs are often stored, pass list({name}.swapaxes(1, 2))."
+        )
     return ""
 
 

@@ -22,6 +22,7 @@ from spectral_param.dynamics._recordings import (
     pairs_of,
     recordings_of,
     side_by_side,
+    whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
     no_better,
@@ -77,8 +78,9 @@ class StableLinearModel(Fitted):
             (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
             1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on
             to the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. False by
-            default: sampled plants have none.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
+            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
+            ``states="cv"``, else False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -108,6 +110,7 @@ class StableLinearModel(Fitted):
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
         D_: Feedthrough ``(p, m)`` of hidden states, zeros unless it is fitted; None without inputs.
+        feedthrough_: Whether D is fitted.
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros.
         states_: Number of hidden states; None without them.
@@ -120,6 +123,12 @@ class StableLinearModel(Fitted):
             what each does to the outputs, ``(p, number)``.
         frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
+        natural_frequencies_: \|s\| / 2π of each eigenvalue, with s = log λ / dt (λ in continuous time): Hz if
+            ``dt`` is in seconds.
+        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0.
+        natural_frequency_errors_: Standard deviations of the natural frequencies of hidden states, for
+            Gaussian noise and many rows; else None.
+        damping_ratio_errors_: Those of the damping ratios.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
             decay, up to rounding, negative for one that grows.
         fit_: The :class:`StableFit`, :class:`ForecastFit` with a horizon, or :class:`StatesFit` of hidden
@@ -164,7 +173,7 @@ class StableLinearModel(Fitted):
         lead: int | None = None,
         towards: Any = None,
         states: int | Literal["cv"] | None = None,
-        feedthrough: bool = False,
+        feedthrough: bool | Literal["cv"] | None = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
@@ -224,6 +233,7 @@ class StableLinearModel(Fitted):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
+        through = self._feedthrough(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -231,7 +241,7 @@ class StableLinearModel(Fitted):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=self.feedthrough,
+            whole_inputs=bool(through),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
@@ -239,7 +249,7 @@ class StableLinearModel(Fitted):
             _say(remarks_on_pairs(recordings))
         self.n_features_in_ = recordings[0].x.shape[1]
         if self.states is not None:
-            self._fit_states(recordings)
+            self._fit_states(recordings, through)
         elif Y is None:
             self._fit_recordings(recordings)
         else:
@@ -267,6 +277,11 @@ class StableLinearModel(Fitted):
             if (value := getattr(self, argument)) is not None and value != "cv":
                 whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
         whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
+        if self.feedthrough == "cv" and self.states != "cv":
+            raise ValueError(
+                f"{_NAME}: expected feedthrough='cv' with states='cv', got states={self.states!r}. Pass True "
+                "or False."
+            )
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
         of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
@@ -301,15 +316,25 @@ class StableLinearModel(Fitted):
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
 
-    def _fit_states(self, recordings: list[Recording]) -> None:
+    def _feedthrough(self, X: Any, U: Any) -> bool | Literal["cv"]:
+        """Return whether there is feedthrough, "cv" if that is tried."""
+        asked = self.feedthrough
+        if asked is None and self.states == "cv":
+            asked = "cv"
+        if asked == "cv" and not whole_inputs(X, U):
+            return False
+        return asked or False
+
+    def _fit_states(self, recordings: list[Recording], through: bool | Literal["cv"]) -> None:
         """Fit hidden states."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, self.feedthrough, self.offset, max_iter)
+        options = Options(radius, through is True, self.offset, max_iter)
         assert self.states is not None
-        model, self.order_errors_, blocks = fit_states(
-            recordings, self.states, options, self.lead, int(self.verbose)
-        )
+        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
+        model, blocks = found.model, found.blocks
+        self.feedthrough_, self.order_errors_ = found.feedthrough, found.errors
+        self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
@@ -453,6 +478,7 @@ class StableLinearModel(Fitted):
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
         self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
+        self.feedthrough_, self._spread = False, None
         self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
@@ -493,6 +519,24 @@ class StableLinearModel(Fitted):
         kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
         with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
             self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
+        self._set_damping(rates / unit)
+
+    def _set_damping(self, s: Array) -> None:
+        """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""
+        size = np.abs(s)
+        with np.errstate(invalid="ignore"):
+            self.natural_frequencies_ = size / (2 * np.pi)
+            self.damping_ratios_ = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
+        self.natural_frequency_errors_ = self.damping_ratio_errors_ = None
+        if self._spread is not None:
+            eigenvalues, spread = self._spread
+            at = [int(np.argmin(np.abs(eigenvalues - of))) for of in self.eigenvalues_]
+            covariance = spread[at] / self.dt**2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                along = np.stack([s.real, s.imag], axis=1) / size[:, None]  # the gradient of |s|
+                across = (s.real / size**2)[:, None] * along - np.eye(2)[0] / size[:, None]  # of −Re s / |s|
+                both = [np.sqrt(np.einsum("ki,kij,kj->k", g, covariance, g)) for g in (along, across)]
+            self.natural_frequency_errors_, self.damping_ratio_errors_ = both[0] / (2 * np.pi), both[1]
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:

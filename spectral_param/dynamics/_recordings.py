@@ -104,6 +104,15 @@ def _is_list(X: Any) -> bool:
     return isinstance(X, (list, tuple)) and len(X) > 0 and (is_frame(X[0]) or np.ndim(X[0]) == 2)
 
 
+def whole_inputs(X: Any, U: Any) -> bool:
+    """Return whether there are inputs, with a row for each row of X."""
+    several = _is_list(X)
+    try:
+        return all(len(x) == len(u) for x, u in (zip(X, U, strict=True) if several else [(X, U)]))
+    except (TypeError, ValueError):  # None, or what is refused later.
+        return False
+
+
 def _as_lists(caller: str, data: tuple[Any, Any, Any], names: tuple[str, str, str]) -> list[Any]:
     """Return lists of the same length, or None for what is not given."""
     several = _is_list(data[0])

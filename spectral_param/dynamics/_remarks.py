@@ -46,11 +46,15 @@ def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, ran
             f"the columns {label(far)} lie far from 0, more than {_FAR:g} standard deviations, and a model "
             "without an offset decays towards 0. Pass offset=True."
         )
-    if rank is None and n > min(_SLOW, 5 * count):
+    longest = max(map(len, rows))
+    if rank is None and n > min(_SLOW, 5 * longest):
+        several = len(rows) > 1
         remarks.append(
-            f"there are {n} columns, each of them a state, and {count} rows. Rows are samples in order of "
-            "time: if the columns are samples, pass X.T; otherwise rank=... projects them, as in dynamic "
-            "mode decomposition. A fit of hundreds of states takes seconds to minutes."
+            f"there are {n} columns, each of them a state, and {longest} rows"
+            f"{' in the longest recording' if several else ''}. Rows are samples in order of time: if the "
+            f"columns are samples, pass {'[x.T for x in X]' if several else 'X.T'}; otherwise rank=... "
+            "projects them, as in dynamic mode decomposition. A fit of hundreds of states takes seconds to "
+            "minutes."
         )
     return remarks
 

@@ -33,7 +33,7 @@ class Fitted(Estimator):
     offset: bool
     dt: float
     missing: Missing
-    feedthrough: bool
+    feedthrough_: bool
     fit_: StableFit | ForecastFit | StatesFit
     A_: Array
     B_: Array | None
@@ -51,11 +51,16 @@ class Fitted(Estimator):
     components_: Array | None
     eigenvalues_: Array
     n_features_in_: int
+    natural_frequencies_: Array
+    damping_ratios_: Array
+    natural_frequency_errors_: Array | None
+    damping_ratio_errors_: Array | None
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
     _lags: int  # rows of inputs that act on a state, given or chosen
     _filter: Innovations | None  # of hidden states
+    _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
     _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
 
@@ -324,7 +329,7 @@ class Fitted(Estimator):
             U,
             missing=self.missing,
             least=memory + 1,
-            whole_inputs=self.feedthrough,
+            whole_inputs=self.feedthrough_,
         ):
             x, y = (r.x[:-1], r.x[1:]) if r.y is None else (r.x, r.y)
             predicted.append(self.predict(x, None if U is None else r.u))
@@ -404,15 +409,15 @@ class Fitted(Estimator):
                 f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
                 f"{'none' if U is None else 'some'}."
             )
-        needed = rows + self.feedthrough
+        needed = rows + self.feedthrough_
         U = np.zeros((needed, 0)) if U is None else as_array(U, "U", caller)
         if U.shape[1] != m or len(U) < needed or (exact and len(U) > needed):
             raise ValueError(
                 f"{caller}: expected U of shape {(needed, m)}, one row for each step"
-                f"{' and one more, with feedthrough' if self.feedthrough else ''}, got {U.shape}."
+                f"{' and one more, with feedthrough' if self.feedthrough_ else ''}, got {U.shape}."
             )
         require_finite(U[:needed], "U", caller, "Fill in what is missing.")
-        if self._filter is None or self.feedthrough:
+        if self._filter is None or self.feedthrough_:
             return U[:needed]
         return np.vstack([U[:needed], np.zeros((1, m))])
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._recordings import Part, Places, joined
+from spectral_param.dynamics._recordings import Part, Places, joined, side_by_side
+
+_SAME = 1e-9  # of the largest singular value of inputs: a direction that is smaller is rounding
 
 # Folds -----------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
     if len(places) >= 3 and 2 * max(lengths) <= rows:
         count = min(len(places), 4)
         others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
-        return [fold(others[k], places[k::count]) for k in range(count)]
+        return _judges([fold(others[k], places[k::count]) for k in range(count)])
     if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
@@ -128,7 +130,34 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
         weights = [1.0] * (count - 1) + [count - 1.0 if single else 1.0]
         blocks = list(zip(edges, edges[1:], weights, strict=False))
     folds = [fold(*_without(places, first, last), weight) for first, last, weight in blocks]
-    return [of for of in folds if of.kept and of.held]
+    return _judges([of for of in folds if of.kept and of.held])
+
+
+def _judges(folds: list[Fold]) -> list[Fold]:
+    """Return the folds whose inputs move as those that are held out do; all if there are none.
+
+    A fit to rows with constant inputs knows nothing of a step that is held out, and its error is no verdict.
+    """
+    told = [fold for fold in folds if _share(fold) * (1 + NUMBERS.unheard) >= 1]
+    return told or folds
+
+
+def _share(fold: Fold) -> float:
+    """Return the share of the squares that are kept, least over the directions of two successive inputs."""
+    kept, held = (
+        np.vstack([side_by_side(U, 2) for _, U in of if len(U) > 1] or [np.zeros((0, 2 * of[0][1].shape[1]))])
+        for of in (fold.kept, fold.held)
+    )
+    if not kept.shape[1]:
+        return 1.0
+    both = np.vstack([kept, held])
+    size = np.sqrt(np.square(both).sum(axis=0))
+    _, s, Vt = np.linalg.svd(both / np.where(size > 0, size, 1), full_matrices=False)
+    there = s > _SAME * s.max(initial=0)
+    if not there.any():
+        return 1.0
+    onto = kept / np.where(size > 0, size, 1) @ (Vt[there].T / s[there])
+    return float(np.linalg.eigvalsh(onto.T @ onto)[0])
 
 
 def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._recordings import Recording
 from spectral_param.dynamics._selection.folds import default_lead
 from spectral_param.dynamics._states.model import Innovations, Options
-from spectral_param.dynamics._states.order import folds, forecasts, order, require
+from spectral_param.dynamics._states.modes import spread_of
+from spectral_param.dynamics._states.order import forecasts, order, require
 from spectral_param.dynamics._states.refine import Likelihood
 
 
@@ -52,29 +53,45 @@ def result(model: Innovations, radius: float) -> StatesFit:
     return StatesFit(model.A, B, model.C, D, model.K, model.noise, radius, *reached)
 
 
+class Found(NamedTuple):
+    """What is found of hidden states."""
+
+    model: Innovations
+    feedthrough: bool
+    errors: dict[int, float] | None  # of each order that was tried
+    blocks: list[Block]  # forecasts of rows that were held out
+    eigenvalues: Array
+    spread: Array  # covariances of real and imaginary part of their logarithms
+
+
 def fit_states(
     recordings: list[Recording],
     states: int | Literal["cv"],
     options: Options,
     lead: int | None,
     verbose: int = 0,
-) -> tuple[Innovations, dict[int, float] | None, list[Block]]:
-    """Return the fit of so many states, the error of each order that was tried, and forecasts.
+    both: bool = False,
+) -> Found:
+    """Return the fit of so many states.
 
-    With a lead, or for "cv", rows are held out and forecast.
+    With a lead, or for "cv", rows are held out and forecast. With ``both``, "cv" chooses whether there is
+    feedthrough.
 
     Raises:
         ValueError: If rows or inputs do not suffice.
     """
-    rows = [(r.x, np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)))) for r in recordings]
+    rows = [(r.x, np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)), mode="edge")) for r in recordings]
     errors = None
     if states == "cv":
         if lead is None:
             lead = default_lead(max(len(Y) for Y, _ in rows))
         require(rows, 1)
-        n, errors = order(rows, options, lead, verbose)
+        n, through, errors = order(rows, options, lead, verbose, both)
+        options = options._replace(feedthrough=through)
     else:
         n = int(states)
         require(rows, n)
-    blocks = forecasts(folds(rows, options, lead), n, lead) if lead is not None else []
-    return Likelihood(rows, options).fit(n), errors, blocks
+    blocks = forecasts(rows, options, n, lead) if lead is not None else []
+    problem = Likelihood(rows, options)
+    point = problem.best(n)
+    return Found(problem.model(point), options.feedthrough, errors, blocks, *spread_of(problem, point))

@@ -12,7 +12,7 @@ from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
-from spectral_param.dynamics._states.refine import Likelihood
+from spectral_param.dynamics._states.refine import Likelihood, basis_of, responses
 from spectral_param.dynamics._states.subspace import longest_span
 
 _NAME = "StableLinearModel"
@@ -57,64 +57,88 @@ def excited(recordings: list[Rows], most: int) -> int:
     return most
 
 
-def folds(recordings: list[Rows], options: Options, lead: int) -> list[tuple[Likelihood, Fold]]:
-    """Return the problem of each fold, and the fold: blocks of successive rows, or recordings."""
-    return [(Likelihood(fold.kept, options), fold) for fold in folds_of(recordings, lead)]
-
-
 def order(
-    recordings: list[Rows], options: Options, lead: int, verbose: int = 0
-) -> tuple[int, dict[int, float]]:
-    """Return the order, and the error of each that was tried, on held-out rows: the mean of −log p of a row.
+    recordings: list[Rows], options: Options, lead: int, verbose: int = 0, both: bool = False
+) -> tuple[int, bool, dict[int, float]]:
+    """Return order and feedthrough, and the error of each order: the mean of −log p of a held-out row.
 
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
-    is as small as the least but for chance.
+    over the same rows is as small as the least but for chance, the standard error of the sum of differences.
+    With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short))
-    some = folds(recordings, quick, lead)
+    quick = options._replace(
+        max_iter=min(options.max_iter, NUMBERS.short), feedthrough=options.feedthrough or both
+    )
+    some = folds_of(recordings, lead)
     most = 0
     if len(some) > 1:
-        most = min(NUMBERS.states, *(largest_order(fold.kept) for _, fold in some))
+        most = min(NUMBERS.states, *(largest_order(fold.kept) for fold in some))
         if recordings[0][1].shape[1]:
-            most = min(most, *(excited(fold.kept, most) for _, fold in some))
+            most = min(most, *(excited(fold.kept, most) for fold in some))
     if most < 1:
         raise ValueError(
             "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
             f"out, got {sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings. Pass the "
             "number of states, or record more."
         )
-    errors: dict[int, float] = {}
+    found: dict[int, Array] = {}
     with progress_of("states='cv'", most, verbose) as progress:
         for n in range(1, most + 1):
-            found = [unlikely(problem.fit(n), *rows) for problem, fold in some for rows in fold.held]
-            number = sum(map(len, found))
-            errors[n] = float(np.concatenate(found).mean())
+            found[n] = _of_rows(some, quick, n)
+            errors = {n: float(of.mean()) for n, of in found.items()}
+            best = min(errors, key=errors.__getitem__)
             progress(1)
-            if n - min(errors, key=errors.__getitem__) >= NUMBERS.patience:
+            if n - best >= NUMBERS.patience:
                 break
-    least = min(errors.values())
-    if not np.isfinite(least):
+    if not np.isfinite(errors[best]):
         raise ValueError(
             "StableLinearModel: expected more rows for states='cv', which holds rows out, got "
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."
         )
-    return min(n for n, error in errors.items() if number * (error - least) <= NUMBERS.chance), errors
+    n = min(n for n, of in found.items() if _as_likely(of, found[best]))
+    if both:
+        without = _of_rows(some, quick._replace(feedthrough=False), n)
+        both = not _as_likely(without, found[n])
+        errors[n] = min(errors[n], float(without.mean()))
+    return n, options.feedthrough or both, errors
+
+
+def _of_rows(some: list[Fold], options: Options, n: int) -> Array:
+    """Return −log p of the held-out rows, without its constant."""
+    models = [(Likelihood(fold.kept, options).fit(n), fold) for fold in some]
+    return np.concatenate([unlikely(model, *rows) for model, fold in models for rows in fold.held])
+
+
+def _as_likely(rows: Array, best: Array) -> bool:
+    """Return whether the same rows are as likely but for chance."""
+    if not np.isfinite(rows).all():
+        return rows is best
+    more = rows - best
+    return bool(more.sum() <= NUMBERS.chance * len(more) ** 0.5 * more.std())
 
 
 def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
-    """Return −log p of each row after those in which the filter settles, without its constant."""
-    X, _ = filtered(model, (Y, U))
-    e = (Y - predicted(model, X[:-1], U))[settling(len(Y)) :]
+    """Return −log p of each row once the filter has settled, from the best first state for the others.
+
+    A block that begins far from the states of the other rows would count its start otherwise, which hides
+    what orders differ by.
+    """
     try:
-        whitened = np.linalg.solve(np.linalg.cholesky(model.noise), e.T)
+        white = np.linalg.inv(np.linalg.cholesky(model.noise))
     except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
-        return np.full(len(e), np.inf)
-    found: Array = 0.5 * (np.square(whitened).sum(axis=0) + np.linalg.slogdet(model.noise)[1])
-    return found
+        return np.full(len(Y) - settling(len(Y)), np.inf)
+    X, _ = filtered(model._replace(first=0 * model.first, start=0 * model.start), (Y, U))
+    e = (Y - predicted(model, X[:-1], U)) @ white.T
+    basis, _ = basis_of((white @ responses(model.predictor, model.C, len(Y))).reshape(e.size, -1))
+    left = e.ravel() - basis @ (basis.T @ e.ravel())
+    # Each row is predicted from a start that the others give: its own share of the start is taken out.
+    e = (left / np.maximum(1 - np.square(basis).sum(axis=1), _SAME)).reshape(e.shape)
+    found: Array = 0.5 * (np.square(e).sum(axis=1) + np.linalg.slogdet(model.noise)[1])
+    return found[settling(len(Y)) :]
 
 
 def settling(rows: int) -> int:
@@ -122,15 +146,16 @@ def settling(rows: int) -> int:
     return min(NUMBERS.settling, rows // 4)
 
 
-def forecasts(some: list[tuple[Likelihood, Fold]], n: int, lead: int) -> list[Block]:
+def forecasts(recordings: list[Rows], options: Options, n: int, lead: int) -> list[Block]:
     """Return forecasts of held-out rows from every row once the filter has settled.
 
     Folds without rows for so many states are left out.
     """
     found = []
-    for problem, fold in some:
+    for fold in folds_of(recordings, lead):
         if largest_order(fold.kept) < n:
             continue
+        problem = Likelihood(fold.kept, options)
         model = problem.fit(n)
         for Y, U in fold.held:
             X, _ = filtered(model, (Y, U))

@@ -24,6 +24,7 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +81,11 @@ class Likelihood:
         self.rows, self.p, self.m = len(Y), Y.shape[1], U.shape[1]
 
     def fit(self, n: int) -> Innovations:
-        """Return the model of this order in the user's units, from the better of two starts.
+        """Return the model of this order in the user's units."""
+        return self.model(self.best(n))
+
+    def best(self, n: int) -> FilterPoint:
+        """Return the point of this order from the better of two starts.
 
         The rows of past and future of one are as few as the order needs, those of the other many, for a
         filter that forgets slowly.
@@ -88,7 +93,11 @@ class Likelihood:
         longest = longest_span(self.recordings)
         spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
         starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
-        model = self._model(self.refined(min(starts, key=lambda point: point.error)))
+        return self.refined(min(starts, key=lambda point: point.error))
+
+    def model(self, point: FilterPoint) -> Innovations:
+        """Return the model in the user's units."""
+        model = self._model(point)
         # The eigenvalues of a block triangular matrix are those of its blocks to rounding.
         model = model._replace(A=within(model.A, self.options.radius))
         return model.scaled(self.unit, self.unit_u, self.mean)
@@ -136,9 +145,9 @@ class Likelihood:
         white = _whitening(noise)
         left, right, bases = [], [], []
         for Y, U in self.recordings:
-            H = _responses(predictor, C, len(Y))
+            H = responses(predictor, C, len(Y))
             target = (Y - _convolved("kpi,ki->kp", H, Y @ K.T)) @ white.T
-            basis, solve = _onto((white @ H).reshape(-1, n))
+            basis, solve = basis_of((white @ H).reshape(-1, n))
             flat, of = target.ravel(), (white @ self._linear(K, H, U)).reshape(len(Y) * p, -1)
             left.append(of - basis @ (basis.T @ of))
             right.append(flat - basis @ (basis.T @ flat))
@@ -192,7 +201,7 @@ class Likelihood:
         total: Any = 0.0
         for (_, U), e, X in zip(self.recordings, point.residuals, self._states(point), strict=True):
             rows = len(e)
-            H = _responses(point.predictor, point.C, rows)
+            H = responses(point.predictor, point.C, rows)
             moved = _convolved("kpi,kj->kpij", H, np.hstack([X, e]))
             in_A = chart.pull(moved[..., :n])
             in_K = moved[..., n:].reshape(rows, p, n * p)
@@ -201,7 +210,7 @@ class Likelihood:
             linear = self._linear(K, H, U)
             both = np.concatenate([in_A, in_K, in_C.reshape(rows, p, p * n), linear, -e[..., None]], axis=2)
             both = (white @ both).reshape(rows * p, -1)
-            basis, _ = _onto((white @ H).reshape(-1, n))
+            basis, _ = basis_of((white @ H).reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
         number = len(chart.x) + 2 * n * p
@@ -218,7 +227,7 @@ class Likelihood:
         """Return the states of each recording."""
         B = point.B - point.K @ point.D
         return [
-            driven_states(point.predictor, x, U @ B.T + (Y - point.d) @ point.K.T)[:-1]
+            _driven(point.predictor, x, U @ B.T + (Y - point.d) @ point.K.T)
             for (Y, U), x in zip(self.recordings, point.first, strict=True)
         ]
 
@@ -233,7 +242,21 @@ class Likelihood:
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
 
 
-def _responses(predictor: Array, C: Array, number: int) -> Array:
+def _driven(A: Array, x: Array, driven: Array) -> Array:
+    """Return x_0, …, x_{N−1} of x⁺ = A x + driven, from pieces of about √N rows."""
+    rows, n = driven.shape
+    size = math.isqrt(rows) + 1
+    pieces = np.pad(driven, ((0, -rows % size), (0, 0))).reshape(-1, size, n).swapaxes(0, 1)
+    found = np.zeros((size + 1, pieces.shape[1], n))
+    for k, piece in enumerate(pieces):
+        found[k + 1] = found[k] @ A.T + piece
+    powers = responses(A, np.eye(n), size + 1)
+    first = driven_states(powers[size], x, found[size, :-1])
+    found = found[:size] + np.einsum("kij,pj->kpi", powers[:size], first)
+    return found.swapaxes(0, 1).reshape(-1, n)[:rows]
+
+
+def responses(predictor: Array, C: Array, number: int) -> Array:
     """Return C Ãᵏ for k < number, ``(number, p, n)``."""
     found = np.empty((number, *C.shape))
     found[0], done, power = C, 1, predictor
@@ -252,7 +275,7 @@ def _convolved(columns: str, H: Array, M: Array) -> Array:
     return found
 
 
-def _onto(M: Array) -> tuple[Array, Array]:
+def basis_of(M: Array) -> tuple[Array, Array]:
     """Return an orthonormal basis of the columns, and the pseudoinverse."""
     U, s, Vt = np.linalg.svd(M, full_matrices=False)
     kept = s > _LOST * s[0]

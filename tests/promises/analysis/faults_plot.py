@@ -9,4 +9,11 @@ FAULTS = (
         "torch.ones_like(mean, dtype=torch.bool).triu(1)",
         "torch.ones_like(mean, dtype=torch.bool).tril(-1)",
     ),
+    Fault(
+        "stays: a mode is compared with those of its own model",
+        "spectral_param/analysis/_stabilisation.py",
+        "(np.abs(modes[:, None] - before) <= near)",
+        "(np.abs(modes[:, None] - modes) <= near)",
+        "that_stay",
+    ),
 )

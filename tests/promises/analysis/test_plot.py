@@ -1,6 +1,7 @@
 """Every plotting function draws on the axes it is given and returns them."""
 
 import builtins
+import math
 
 import matplotlib as mpl
 import pytest
@@ -56,6 +57,7 @@ CASES = {
 }
 CASES["plot_modes"] = lambda: (modes(),)
 CASES["plot_choice"] = lambda: (chosen(),)
+CASES["plot_stabilisation"] = lambda: ([modes()],)
 # What each of them leaves on the axes: lines, collections of points, images or bars.
 ARTISTS = ("lines", "collections", "images", "patches")
 
@@ -68,7 +70,10 @@ def close_figures():
 
 @pytest.mark.parametrize(
     "name",
-    sorted(CASES.keys() - {"plot_schur_form", "plot_gradient_norm_bounds", "plot_modes", "plot_choice"}),
+    sorted(
+        CASES.keys()
+        - {"plot_schur_form", "plot_gradient_norm_bounds", "plot_modes", "plot_choice", "plot_stabilisation"}
+    ),
 )
 def test_a_weight_in_place_of_the_result_is_refused(name) -> None:
     with pytest.raises(ValueError, match=r"expected what analysis\..*\) returns, got .* of shape \(4, 4\)"):
@@ -149,6 +154,37 @@ def test_without_matplotlib_the_message_names_the_extra(monkeypatch) -> None:
             patch.setattr(builtins, "__import__", without_matplotlib)
             with pytest.raises(ImportError, match="pip install matplotlib"):
                 getattr(analysis, name)(*arguments)
+
+
+def with_modes(*modes):
+    """Return a model of exactly these moduli and angles of eigenvalues."""
+    blocks = []
+    for modulus, angle in modes:
+        c, s = modulus * math.cos(angle), modulus * math.sin(angle)
+        blocks.append(torch.tensor([[c, -s], [s, c]], dtype=torch.float64))
+    A = torch.block_diag(*blocks)
+    X = torch.cat([torch.eye(len(A)), torch.ones(1, len(A))]).double()
+    return sp.dynamics.StableLinearModel().fit(X, X @ A.mT)
+
+
+def test_modes_that_stay_as_the_order_grows_are_filled() -> None:
+    stays, damped, moved = (0.97, 0.4), (0.9, 1.1), (0.8, 2.0)
+    models = [
+        with_modes(stays, damped, moved, (0.7, 2.5)),
+        with_modes(stays),
+        with_modes(stays, (0.93, 1.1), (0.8, 2.1)),
+    ]
+    stable, new = analysis.plot_stabilisation(models, s=9).collections
+    assert new.get_sizes() == [9]
+    frequency = models[1].natural_frequencies_[0]
+    assert stable.get_offsets().tolist() == [pytest.approx([frequency, n]) for n in (6, 8)]
+    assert len(new.get_offsets()) == 1 + 2 + 3
+    loose = analysis.plot_stabilisation(models, frequency=0.1, damping=0.5).collections[0].get_offsets()
+    assert len(loose) == 4
+    with pytest.raises(ValueError, match=r"models: expected a list.*got"):
+        analysis.plot_stabilisation([])
+    with pytest.raises(ValueError, match=r"models\[1\]: expected a fitted.*got"):
+        analysis.plot_stabilisation([models[0], sp.dynamics.StableLinearModel()])
 
 
 def test_modes_are_drawn_with_frequencies_and_as_fields() -> None:

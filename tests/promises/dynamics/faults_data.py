@@ -10,4 +10,11 @@ FAULTS = (
         "joined = whole[:-1] & whole[1:]",
         "missing_input",
     ),
+    Fault(
+        "axes: the rows of all recordings are counted against the columns",
+        "spectral_param/dynamics/_remarks.py",
+        "longest = max(map(len, rows))",
+        "longest = count",
+        "epochs",
+    ),
 )

@@ -110,6 +110,19 @@ def test_an_array_of_trials_is_told_to_become_a_list(driven):
     )
 
 
+@pytest.mark.parametrize(("epochs", "channels", "times"), [(20, 4, 100), (9, 3, 48)])
+def test_epochs_with_time_in_the_last_axis_are_noticed_and_the_remedy_fits(epochs, channels, times):
+    _, noisy = oscillators(epochs * times, 0.05, channels, modes=channels)
+    X = noisy[:, :channels].reshape(epochs, times, channels).swapaxes(1, 2)  # (epochs, channels, times)
+    with pytest.raises(ValueError, match=about("X", r"list\(X\).*list\(X\.swapaxes\(1, 2\)\)")):
+        StableLinearModel().fit(X)
+    with pytest.warns(UserWarning, match=rf"{times} columns.*{channels} rows in the longest.*x\.T for x"):
+        StableLinearModel(ridge=1.0, max_iter=0).fit(list(X))
+    remedies = [StableLinearModel().fit(of).A_ for of in (list(X.swapaxes(1, 2)), [x.T for x in X])]
+    np.testing.assert_array_equal(*remedies)
+    assert remedies[0].shape == (channels, channels)
+
+
 def test_sparse_and_object_arrays_are_told_how_to_become_dense(driven):
     X = driven[0]
     with pytest.raises(ValueError, match=about("X", r"X\.toarray\(\)")):

@@ -185,7 +185,7 @@ def test_the_order_is_chosen_by_held_out_rows():
     Y += 0.01 * Y.std() * rng.standard_normal(Y.shape)
     model = StableLinearModel(states="cv", lead=20).fit(Y, U=U)
     assert model.states_ == 2
-    assert min(model.order_errors_, key=model.order_errors_.get) == 2
+    assert model.order_errors_[2] < min(model.order_errors_.values()) + 0.05 < model.order_errors_[1]
     assert set(model.order_errors_) >= {1, 2, 3}
     assert model.forecast_error_["model"][0] < 0.05
 

@@ -1,0 +1,41 @@
+"""Faults that test_records.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "unheard: a block is a judge whose inputs were not seen in the others",
+        "spectral_param/dynamics/_selection/folds.py",
+        "return told or folds",
+        "return folds",
+        "one_step",
+    ),
+    Fault(
+        "through: an order is never left with its feedthrough",
+        "spectral_param/dynamics/_states/order.py",
+        "both = not _as_likely(without, found[n])",
+        "both = False",
+        "at_once",
+    ),
+    Fault(
+        "own-start: a block that is held out begins in the state that is the origin",
+        "spectral_param/dynamics/_states/order.py",
+        "left = e.ravel() - basis @ (basis.T @ e.ravel())",
+        "left = e.ravel()",
+        "away_from_zero",
+    ),
+    Fault(
+        "damping: the rate is divided by the frequency that is heard",
+        "spectral_param/dynamics/_estimator.py",
+        "-s.real / size), 0.0)",
+        "-s.real / np.abs(s.imag)), 0.0)",
+        "known_matrix",
+    ),
+    Fault(
+        "deviation: an eigenvalue moves as its conjugate vectors say",
+        "spectral_param/dynamics/_states/modes.py",
+        'np.einsum("ik,jk->kij", left.conj(), right)',
+        'np.einsum("ik,jk->kij", left, right)',
+        "within_its_deviations",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Kinds of recordings that people have: steps, accelerometers, plants away from 0."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from spectral_param.dynamics import StableLinearModel
+
+
+def held(F, G, dt):
+    """Return A and B of steps of dt with inputs that are held."""
+    n, m = G.shape
+    both = scipy.linalg.expm(dt * np.block([[F, G], [np.zeros((m, n + m))]]))
+    return both[:n, :n], both[:n, n:]
+
+
+def driven(A, B, C, D, U, x, noise, rng):
+    """Return outputs without noise, and with noise as a share of their standard deviations."""
+    Y = []
+    for u in U:
+        Y.append(C @ x + D @ u)
+        x = A @ x + B @ u
+    Y = np.array(Y)
+    return Y, Y + noise * Y.std(axis=0) * rng.standard_normal(Y.shape)
+
+
+def structure(frequencies, damping, sensors, rows, noise, seed, dt=0.01, forces=1):
+    """Return accelerations of oscillators under forces, without and with noise, and the forces."""
+    rng, n = np.random.default_rng(seed), 2 * len(frequencies)
+    w, F = 2 * np.pi * np.array(frequencies), np.zeros((n, n))
+    F[1::2, ::2], F[1::2, 1::2], F[::2, 1::2] = np.diag(-(w**2)), np.diag(-2 * w * damping), np.eye(len(w))
+    shapes, gains = rng.standard_normal((sensors, len(w))), rng.standard_normal((len(w), forces))
+    G = np.zeros((n, forces))
+    G[1::2] = gains
+    A, B = held(F, G, dt)
+    U = rng.standard_normal((rows, forces))
+    return *driven(A, B, shapes @ F[1::2], shapes @ gains, U, np.zeros(n), noise, rng), U
+
+
+def forecast(model, Y, U, start, steps, rows=40):
+    """Return a forecast from these rows before the start."""
+    return model.simulate(Y[start - rows : start], steps, U[start - rows : start + steps + 1])
+
+
+def relative(found, truth, mean=0.0):
+    return np.linalg.norm(found - truth) / np.linalg.norm(truth - mean)
+
+
+def modes_of(model, frequencies):
+    """Return the indices of the modes whose natural frequencies are nearest."""
+    one_of_pair = np.flatnonzero(model.frequencies_ > 0)
+    at = np.abs(model.natural_frequencies_[one_of_pair] - np.array(frequencies)[:, None]).argmin(axis=1)
+    return one_of_pair[at]
+
+
+# Blocks that say nothing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "at", "noise", "options"),
+    [(320, 120, 0.0, {"states": 4, "lead": 50}), (240, 10, 1e-3, {"states": 2, "lead": 30})],
+)
+def test_one_step_of_the_input_is_forecast_from_where_it_was_seen(rows, at, noise, options):
+    """A block that has all of the step is no judge: a fit to the others knows nothing of the input."""
+    stiff = np.array([20000.0, 180000.0])  # of a quarter of a car on its wheel, or of one mass
+    F = [[0, 1, 0, 0], [-stiff[0] / 300, -5, stiff[0] / 300, 5], [0, 0, 0, 1]]
+    F = np.array([*F, [stiff[0] / 40, 37.5, -stiff.sum() / 40, -37.5]])
+    G = np.array([[0.0], [0], [0], [stiff[1] / 40]])
+    if options["states"] == 2:
+        F, G = np.array([[0.0, 1.0], [-60.0, -3.0]]), np.array([[0.0], [60.0]])
+    A, B = held(F, G, 0.01)
+    C, D, rng = np.eye(len(A))[:1], np.zeros((1, 1)), np.random.default_rng(0)
+    U = 0.1 * (np.arange(rows) >= at)[:, None]
+    _, Y = driven(A, B, C, D, U, np.zeros(len(A)), noise, rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = StableLinearModel(**options).fit(Y, U=U)
+    assert np.nanmean(model.forecast_error_["model"]) < 0.05
+    other = np.repeat(rng.standard_normal((30, 1)), 10, axis=0)
+    truth, _ = driven(A, B, C, D, other, np.zeros(len(A)), 0.0, rng)
+    # Noise of 1e-3 of the response leaves a few times as much of the parameters.
+    assert relative(forecast(model, truth, other, 50, 200), truth[50:250]) < 0.05
+
+
+# Accelerometers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "sensors", "rows", "noise", "forces"),
+    [((9.0,), 2, 130, 0.05, 1), pytest.param((5.0, 17.0), 3, 260, 0.02, 2, marks=pytest.mark.nightly)],
+)
+def test_accelerations_answer_a_force_at_once(frequencies, sensors, rows, noise, forces):
+    truth, Y, U = structure(frequencies, 0.03, sensors, rows + 101, noise, 2, forces=forces)
+    model = StableLinearModel(states="cv", lead=20, dt=0.01).fit(Y[:rows], U=U[:rows])
+    assert model.feedthrough_
+    assert model.states_ >= 2 * len(frequencies)
+    np.testing.assert_allclose(model.frequencies_[modes_of(model, frequencies)], frequencies, rtol=0.02)
+    assert relative(forecast(model, Y, U, rows, 100), truth[rows : rows + 100]) < 3 * noise
+    # A row of U for each output is needed to tell.
+    assert not StableLinearModel(states=2).fit(Y[:rows], U=U[: rows - 1]).feedthrough_
+
+
+# Away from 0 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "noise", "poles"),
+    [(200, 0.02, (0.97, 0.8)), pytest.param(300, 0.05, (0.95, 0.9, 0.4), marks=pytest.mark.nightly)],
+)
+def test_a_plant_away_from_zero_that_does_not_start_at_rest(rows, noise, poles):
+    rng, n = np.random.default_rng(3), len(poles)
+    A, B, C = np.diag(poles), rng.standard_normal((n, 2)), np.ones((1, n))
+    U = np.array([50.0, 20.0]) + np.repeat(rng.standard_normal((rows // 5 + 21, 2)), 5, axis=0)
+    x = np.linalg.solve(np.eye(n) - A, B @ U[0]) + 20.0
+    D = np.zeros((1, 2))
+    truth, Y = driven(A, B, C, D, U, x, noise, rng)
+    truth, Y = truth + 200.0, Y + 200.0
+    model = StableLinearModel(states="cv", offset=True, lead=20).fit(Y[:rows], U=U[:rows])
+    known = StableLinearModel(states=n, offset=True).fit(Y[:rows], U=U[:rows])
+    errors = [
+        relative(forecast(m, Y, U, rows, 100), truth[rows : rows + 100], truth[:rows].mean())
+        for m in (model, known)
+    ]
+    assert errors[0] < max(1.5 * errors[1], 2 * noise)
+
+
+# Modes --------------------------------------------------------------------------------------------------
+
+
+def test_damping_is_that_of_a_known_matrix():
+    s = np.array([-0.3 + 4j, -0.3 - 4j, -2.0])
+    A = scipy.linalg.block_diag([[-0.3, 4.0], [-4.0, -0.3]], -2.0)
+    states = [np.ones(3)]
+    for _ in range(30):
+        states.append(scipy.linalg.expm(0.1 * A) @ states[-1])
+    found = StableLinearModel(dt=0.1).fit(np.array(states))
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    rates = StableLinearModel(time="continuous").fit(X, X @ A.T)
+    for model in (found, rates):
+        order = np.argsort(-model.eigenvalues_.imag)[[0, 2, 1]]
+        np.testing.assert_allclose(model.natural_frequencies_[order], np.abs(s) / (2 * np.pi), rtol=1e-8)
+        np.testing.assert_allclose(model.damping_ratios_[order], -s.real / np.abs(s), rtol=1e-8)
+        assert model.damping_ratio_errors_ is model.natural_frequency_errors_ is None
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "damping", "rows", "noise", "sensors", "dt", "forced"),
+    [((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False), ((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True)],
+)
+def test_damping_is_found_within_its_deviations(frequencies, damping, rows, noise, sensors, dt, forced):
+    """What is found minus the truth, over its deviation, is normal."""
+    z: list = []
+    for seed in range(4):
+        _, Y, U = structure(frequencies, damping, sensors, rows, noise, seed, dt=dt)
+        model = StableLinearModel(states=2 * len(frequencies), feedthrough=forced, dt=dt)
+        model.fit(Y, U=U if forced else None)
+        at = modes_of(model, frequencies)
+        for found, deviation, truth in (
+            (model.natural_frequencies_, model.natural_frequency_errors_, frequencies),
+            (model.damping_ratios_, model.damping_ratio_errors_, damping),
+        ):
+            z.extend((found[at] - truth) / deviation[at])
+    # Of squares of standard normal numbers the mean is 1, with a deviation of √(2 / number).
+    assert abs(np.square(z).mean() - 1) < 5 * np.sqrt(2 / len(z))
+    assert np.square(z).mean() > 0.2
