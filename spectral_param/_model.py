@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param import _after_step
-from spectral_param._parametrizations import Parametrization, SchurForm, SkewExponential
+from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
 from spectral_param._parametrizations.tensors import real_entries
 from spectral_param.functional._checks import check_module
@@ -227,20 +227,21 @@ def penalty(model: nn.Module) -> Tensor:
 
     Args:
         model: Any model. The sum is over all :class:`spectral_param.SchurForm` in the model, each with its
-            own δ; it is zero if there is none.
+            own δ, and over constraints of one's own that define ``penalty``; it is zero if there is none.
 
     Example:
         >>> rnn = spectral_param.nn.NNRNN(1, 16, delta=0.1)
         >>> loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
         >>> (loss + spectral_param.penalty(rnn)).backward()
     """
-    found = [
+    every = [
         constraint.penalty(*originals)
         for constraint, originals in constraints_of(model)
-        if isinstance(constraint, SchurForm)
+        if isinstance(constraint, Parametrization)
     ]
-    if found:
-        return torch.stack([each.to(found[0]) for each in found]).sum()
+    penalties = [term for term in every if term is not None]
+    if penalties:
+        return torch.stack([term.to(penalties[0]) for term in penalties]).sum()
     like = next(model.parameters(), torch.empty(0, dtype=torch.float32, device="cpu"))
     return like.detach().real.new_zeros(())
 
@@ -284,5 +285,5 @@ def rebase(model: nn.Module) -> None:
             "before fully_shard, or on an ordinary model into which the checkpoint was loaded."
         )
     for constraint, originals in constraints_of(model):
-        if isinstance(constraint, SkewExponential):
+        if isinstance(constraint, Parametrization):
             constraint.rebase(*originals)

@@ -121,6 +121,16 @@ class Parametrization(InSet):
     #: Whether a weight can be assigned if the constraint acts after another one.
     assignable_after = False
 
+    def penalty(self, *originals: Tensor) -> Tensor | None:
+        """Return what :func:`spectral_param.penalty` adds to the loss for this weight; by default nothing."""
+        return None
+
+    def rebase(self, *originals: Tensor) -> None:
+        """Let the originals count from the present weight, as :func:`spectral_param.rebase` asks.
+
+        By default nothing is changed: the map has no base.
+        """
+
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if this constraint would undo one of ``links``, which act before it in a chain.
 

@@ -16,7 +16,8 @@ from spectral_param._parametrizations.orthogonal import Orthonormal, polished
 from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _cayley as cayley
-from spectral_param.functional._cayley import cayley_inverse, choose_signs, pivot_phases, tall_inverse
+from spectral_param.functional._cayley import cayley_inverse
+from spectral_param.functional._cayley_diagonal import choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import whole_number
 
 

@@ -108,7 +108,7 @@ class SkewExponential(Orthonormal):
         m, n = T.shape[-2:]
         return T.numel() // (m * n) * (m * n - n * (n + 1) // 2)
 
-    def rebase(self, T: Tensor) -> None:
+    def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
             W = self.evaluate(at_least_float32(T)).value  # As a read gives it, whatever the base holds.

@@ -29,12 +29,6 @@ Large originals
 The solve has an error of eps times the condition of I + M. Where this is too large, Z is computed in double
 precision, and beyond that by the Schur form of the skew matrix S above (docs/derivation_cayley.md, "Large
 originals"). If B has more rows than columns, its QR factor takes its place in S.
-
-The inverse: the diagonal D for a given W
------------------------------------------
-docs/derivation_cayley.md, "Choosing D", has the two steps: elimination of W + D with pivots of modulus at
-least 1, from the first n rows of a tall W (then Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹), and for a
-real square W flips of pairs of signs, each of which changes A by a matrix of rank two.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import get_lapack_funcs, schur
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param import _paths
@@ -61,6 +55,7 @@ from spectral_param._map import Map, apply
 from spectral_param._matrices import Array, identity_like
 from spectral_param._precision import to_double, to_like
 from spectral_param.functional._checks import check_square, with_arrays
+from spectral_param.functional._real_skew import twice_inverse_of_skew
 
 _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
@@ -249,48 +244,9 @@ def _exact_inverse(T: Tensor) -> Inverse:
     if T.shape[-2] > n:
         zeros = S.new_zeros(*S.shape[:-2], R.shape[-2], R.shape[-2])
         S = torch.cat([torch.cat([S, -R.mH], -1), torch.cat([R, zeros], -1)], -2)
-    twice = _twice_inverse_of_skew(S)[..., :n]
+    twice = twice_inverse_of_skew(S)[..., :n]
     Y = -(Q @ twice[..., n:, :]) if T.shape[-2] > n else None
     return Inverse(twice[..., :n, :].contiguous(), Y)
-
-
-def _twice_inverse_of_skew(S: Tensor) -> Tensor:
-    """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
-    if S.is_complex():
-        angles, V = torch.linalg.eigh(1j * S)  # S = -V diag(iλ) Vᴴ
-        return (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
-    found = [_of_real_skew(matrix) for matrix in S.reshape(-1, *S.shape[-2:]).numpy()]
-    return torch.from_numpy(np.stack(found)).reshape(S.shape)
-
-
-def _of_real_skew(S: Array) -> Array:
-    """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
-
-    Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
-    """
-    with np.errstate(over="ignore", divide="ignore"):
-        return of_real_skew(
-            S,
-            lambda b: 2 / (1 + b**2),
-            lambda b: np.where(b != 0, 2 / (b + 1 / b), 0),  # 2b/(1 + b²)
-        )
-
-
-def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array], Array]) -> Array:
-    """Return Q f Qᵀ for the real Schur form S = QΛQᵀ, f = [even, odd; -odd, even] of b in its blocks.
-
-    A block [0] of Λ has b = 0.
-    """
-    form, Q = schur(S, check_finite=False)
-    lower = np.diag(form, -1)
-    b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
-    turned = odd(b)
-    # The b of each row. Where one block ends, the next entry of b is 0.
-    diagonal = even(np.append(b, 0) + np.append(0, b))
-    product = Q * diagonal
-    product[:, 1:] += Q[:, :-1] * turned
-    product[:, :-1] -= Q[:, 1:] * turned
-    return product @ Q.T
 
 
 def _short_transform(signs: Array, found: ShortInverse) -> Tensor:
@@ -499,106 +455,3 @@ def cayley_inverse(W: Tensor) -> Tensor:
     check_square(W, "cayley_inverse")
     identity = identity_like(W)
     return solve(identity + W, identity - W, check=True)
-
-
-def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
-    """Return d of modulus 1 for which the pivots of W + diag(d) have modulus at least 1; ±1 for a real W."""
-    d = torch.ones_like(W[0])
-    _eliminate(W.clone(), d)
-    return d
-
-
-_LEAF_OF_PIVOTS = 32
-
-
-def _eliminate(M: Tensor, d: Tensor) -> None:
-    """Replace M by the triangular factors of M + diag(d), and choose d; mostly by matrix products."""
-    n = len(M)
-    if n <= _LEAF_OF_PIVOTS:
-        block, phases = M.cpu().numpy().copy(), np.ones(n, M.cpu().numpy().dtype)
-        for i in range(n):
-            modulus = abs(block[i, i])
-            phases[i] = block[i, i] / modulus if modulus > 0 else 1
-            block[i, i] += phases[i]
-            block[i + 1 :, i] /= block[i, i]
-            block[i + 1 :, i + 1 :] -= np.outer(block[i + 1 :, i], block[i, i + 1 :])
-        M.copy_(torch.from_numpy(block))
-        d.copy_(torch.from_numpy(phases))
-        return
-    k = n // 2
-    first, right, below = M[:k, :k], M[:k, k:], M[k:, :k]
-    _eliminate(first, d[:k])
-    right.copy_(torch.linalg.solve_triangular(first, right, upper=False, unitriangular=True))
-    below.copy_(torch.linalg.solve_triangular(first, below, upper=True, left=False))
-    M[k:, k:] -= below @ right
-    _eliminate(M[k:, k:], d[k:])
-
-
-def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
-    """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
-    n = W.shape[-1]
-    V = W * d.conj()[..., None, :]
-    identity = identity_like(W)
-    half = torch.linalg.inv_ex(V[..., :n, :] + identity).inverse
-    A: Tensor = half - half.mH
-    if W.shape[-2] == n:
-        return A
-    return torch.cat([A, -(V[..., n:, :] @ half)], dim=-2)
-
-
-def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, n) -> (n,)
-    """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1, for one orthogonal W.
-
-    ``negative_ones`` fixes the number of -1s in d. Then only flips that keep the number are allowed, and
-    entries of A may exceed 1. None is returned if W needs another number: det W = (-1)^negative_ones is
-    necessary, and it suffices for all but exceptional W, such as the identity.
-    """
-    d = pivot_phases(W)
-    if negative_ones is not None:
-        surplus = negative_ones - int((d < 0).sum())
-        if surplus % 2:
-            return None
-        for _ in range(abs(surplus) // 2):
-            allowed = d > 0 if surplus > 0 else d < 0
-            if not _flip_largest(W, d, allowed[:, None] & allowed, above=W.new_tensor(1e-3)):
-                return None
-    # Every flip increases det(I + WD), so no d recurs. n² flips are never needed.
-    A = tall_inverse(W, d)
-    limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
-    for _ in range(len(W) ** 2):
-        pair = _largest(A, None if negative_ones is None else d[:, None] * d < 0, limit)
-        if pair is None:
-            break
-        _flip(A, d, pair)
-    return d
-
-
-def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int] | None:
-    """Return where a_ij is largest among the allowed pairs, or all; None if it does not exceed ``above``.
-
-    A is real and skew, so the largest entry has the largest modulus, and ``allowed`` is symmetric.
-    """
-    entries = A if allowed is None else torch.where(allowed, A, 0)
-    i = int(entries.amax(dim=1).argmax())  # Four times as fast as argmax alone.
-    j = int(entries[i].argmax())
-    return (i, j) if bool(entries[i, j] > above) else None
-
-
-def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
-    """Flip d_i and d_j, and update A to them, both in place."""
-    E = list(pair)
-    d[E] *= -1
-    columns, rows = -A[:, E], A[E]
-    for k, i in enumerate(E):
-        columns[i, k] += 1
-        rows[k, i] += 1
-    A.addmm_(columns, torch.linalg.solve(A[E][:, E], rows))
-
-
-def _flip_largest(W: Tensor, d: Tensor, allowed: Tensor, above: Tensor) -> bool:
-    A = tall_inverse(W, d)
-    pair = _largest(A, allowed, above)
-    if pair is None:
-        return False
-    _flip(A, d, pair)
-    return True

@@ -26,8 +26,8 @@ from spectral_param._context import full_precision, is_on_host, is_plain, is_tra
 from spectral_param._map import Map, apply, attach
 from spectral_param._matrices import Array, identity_like
 from spectral_param._precision import to_double, to_like
-from spectral_param.functional._cayley import of_real_skew
 from spectral_param.functional._checks import check_real, check_square, with_arrays
+from spectral_param.functional._real_skew import of_real_skew
 
 _DEGREE = 16
 _COEFFICIENTS = [1 / math.factorial(k) for k in range(_DEGREE + 1)]

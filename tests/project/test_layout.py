@@ -65,10 +65,10 @@ def test_a_folder_of_a_private_module_can_be_deleted() -> None:
     "line",
     [
         "from spectral_param._eigen import dense",
-        "from spectral_param.functional._cayley import choose_signs",
+        "from spectral_param.functional._cayley_diagonal import choose_signs",
         "from spectral_param import _context as context",
-        'importlib.import_module("spectral_param.functional._cayley")',
-        "sp.functional._cayley.choose_signs",
+        'importlib.import_module("spectral_param.functional._cayley_diagonal")',
+        "sp.functional._cayley_diagonal.choose_signs",
     ],
 )
 def test_private_names_are_found(line) -> None:
