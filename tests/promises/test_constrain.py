@@ -950,6 +950,23 @@ def test_a_shifted_diagonal_keeps_the_signs_before_it(diagonal, mode, is_kept) -
     assert torch.linalg.eigvals(W).real.max() <= -0.5 + 1e-4
 
 
+class Small(sp.SpectralNorm):
+    def penalty(self, T):
+        return T.square().sum()
+
+
+def test_a_constraint_of_ones_own_may_have_a_penalty() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    sp.constrain(model, "*.weight", Small(100.0))
+    expected = sum(layer.weight.detach().square().sum() for layer in model)
+    total = sp.penalty(model)
+    torch.testing.assert_close(total.detach(), expected)
+    total.backward()
+    assert all(original.grad.any() for name, original in model.named_parameters() if "original" in name)
+    sp.rebase(model)  # A norm has no base: nothing changes.
+    torch.testing.assert_close(sp.penalty(model).detach(), expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("entry", [torch.nan, torch.inf])
 @pytest.mark.parametrize(
     "make",
@@ -970,20 +987,3 @@ def test_a_weight_that_is_not_finite_is_refused_as_such(make, entry) -> None:
     W[0, 1] = entry
     with pytest.raises(sp.errors.NotFiniteError, match=r"expected.*got"):
         sp.constrain(sp.testing.Holder(W), "weight", make())
-
-
-class Small(sp.SpectralNorm):
-    def penalty(self, T):
-        return T.square().sum()
-
-
-def test_a_constraint_of_ones_own_may_have_a_penalty() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    sp.constrain(model, "*.weight", Small(100.0))
-    expected = sum(layer.weight.detach().square().sum() for layer in model)
-    total = sp.penalty(model)
-    torch.testing.assert_close(total.detach(), expected)
-    total.backward()
-    assert all(original.grad.any() for name, original in model.named_parameters() if "original" in name)
-    sp.rebase(model)  # A norm has no base: nothing changes.
-    torch.testing.assert_close(sp.penalty(model).detach(), expected, rtol=0, atol=0)

@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "penalty: that of a model is that of its last weight",
         "spectral_param/_model.py",
-        "return torch.stack([each.to(found[0]) for each in found]).sum()",
-        "return found[-1]",
+        "return torch.stack([term.to(penalties[0]) for term in penalties]).sum()",
+        "return penalties[-1]",
         "penalty",
     ),
 )
