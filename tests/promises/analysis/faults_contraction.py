@@ -4,13 +4,6 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "reset: the reset gate counts half",
-        "spectral_param/functional/_gru_growth.py",
-        "q * (U_r @ d) / 4",
-        "q * (U_r @ d) / 8",
-        "jacobians and ContractingGRU",
-    ),
-    Fault(
         "clamp: the limit of the update gate leaves out the growth",
         "spectral_param/nn/_contracting_gru.py",
         "((rate - s.clamp(max=most)) / (1 - rate)).log()",

@@ -17,4 +17,11 @@ FAULTS = (
         "values.abs() > 2 + 8 *",
         "outside_the_cube",
     ),
+    Fault(
+        "reset: the reset gate counts half",
+        "spectral_param/functional/_gru_growth.py",
+        "q * (U_r @ d) / 4",
+        "q * (U_r @ d) / 8",
+        "turns_steeply",
+    ),
 )

@@ -69,6 +69,20 @@ def test_the_rate_holds_whatever_training_makes_of_the_parameters(rate, layers) 
         optimizer.step()
 
 
+def test_a_reset_gate_that_turns_steeply_leaves_the_rate() -> None:
+    """At r = 1/2, z = 0 and ν = 0 the slope is U_n (r + h U_r/4): most of it is that of the reset gate."""
+    cell = sp.nn.ContractingGRUCell(3, 1, rate=1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        cell.weight_ih.copy_(torch.eye(3))
+        cell.weight_hh.copy_(torch.tensor([[36.0], [0.0], [0.2]]))
+        cell.log_scaling.zero_()
+    (U_r, _, U_n), _ = cell.bounded()
+    x, h = torch.tensor([-U_r.item(), -100.0, -U_n.item() / 2], dtype=torch.float64), torch.ones(1).double()
+    slope = torch.autograd.functional.jacobian(lambda h: cell(x, h), h).item()
+    assert slope == pytest.approx((U_n * (1 / 2 + U_r / 4)).item(), rel=1e-12)
+    assert 0.4 <= slope <= 1
+
+
 @pytest.mark.parametrize("size", [1e-20, 1e20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_rate_holds_for_any_finite_parameters(size, dtype) -> None:
