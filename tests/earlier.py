@@ -13,7 +13,7 @@ from torch import nn
 
 import spectral_param as sp
 
-# Written by commit 29bbf75, the last one whose checkpoints hold the state of tracking.
+# Written by commit 1a0ad3f, the last one before a set and its map were two things.
 CHECKPOINTS = Path(__file__).parent / "earlier.pt"
 
 
@@ -60,6 +60,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "Lyapunov, growth": lambda: constrained(sp.LyapunovForm(0.95, growth=3.0), 5, 5),
     "Lyapunov, abscissa": lambda: constrained(sp.LyapunovForm(abscissa="present"), 5, 5),
     "Lyapunov, complex": lambda: constrained(sp.LyapunovForm("present"), 4, 4, dtype=C),
+    "Lyapunov, diagonal": lambda: constrained(sp.LyapunovForm(0.95, metric="diagonal"), 5, 5),
+    "gain": lambda: constrained(sp.BoundedGain(0.9, 3), 5, 5),
     "signs": lambda: constrained(sp.SignPattern(torch.eye(3) - 1), 3, 3),
     "blocks": lambda: constrained(
         sp.BlockTriangular(
@@ -72,6 +74,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         constrained(sp.SignPattern(torch.ones(4, 4)), 4, 4), "weight", sp.SpectralRadiusNorm(0.9)
     ),
     "ENRNN": lambda: sp.nn.ENRNN(2, 5, 4, 2),
+    "ContractingRNN": lambda: sp.nn.ContractingRNN(2, 5),
+    "StateSpace": lambda: sp.nn.StateSpace(2, 3, 5, gain=1.0),
     "ENRNN, no coupling": lambda: sp.nn.ENRNN(2, 5, 4, coupling=False, bidirectional=True),
     "EUNN": lambda: sp.nn.EUNN(2, 6),
     "GORU": lambda: sp.nn.GORU(2, 5),

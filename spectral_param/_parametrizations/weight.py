@@ -184,9 +184,7 @@ class OfWeight(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        metadata, _, _, unexpected, _ = args
-        # Earlier versions saved what was tracked.
-        unexpected[:] = [key for key in unexpected if not key.startswith(f"{prefix}tracking.")]
+        metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
             # The originals are no longer on the meta device. The next read tells where they are.
             self._become_like(torch.empty_like(self._like, device="cpu"))
