@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from spectral_param import _paths
@@ -72,8 +73,8 @@ class Solver:
         Returns:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
             ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ has working precision, the vectors at
-            least its square root. ``is_regular`` says that λ is known to be simple and not zero, and that the
-            squares of λ and 1/λ are within the range of the dtype. False is always right, and takes longer.
+            least its square root. ``is_regular`` says that λ is known to be simple and not zero. False is
+            always right, and takes longer.
             Where T is not finite, all of the triple is NaN.
         """
         return leading_eigentriple(T), None
@@ -178,6 +179,8 @@ class RadiusFollower(Follower):
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
         leaders = [Leader(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
+        if type(self.solver) not in (Solver, Tracking):  # These know it.
+            leaders = [Leader(triple, known and _has_squares(triple.eigenvalue)) for triple, known in leaders]
         return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
@@ -186,6 +189,12 @@ class RadiusFollower(Follower):
 
 
 _HANDLES = itertools.count()
+
+
+def _has_squares(value: Tensor) -> bool:
+    """Return whether the squares of a number and of its inverse are within the range of its dtype."""
+    limits = torch.finfo(value.dtype)
+    return limits.tiny**0.5 < abs(value.item()) < limits.max**0.5
 
 
 class NormFollower(Follower):

@@ -17,4 +17,11 @@ FAULTS = (
         "self.least_size = 0",
         "size_limits",
     ),
+    Fault(
+        "extreme-triple: a solver's word is taken for eigenvalues whose squares leave the dtype",
+        "spectral_param/_eigen/solver.py",
+        "known and _has_squares(triple.eigenvalue)",
+        "known",
+        "any_scale",
+    ),
 )

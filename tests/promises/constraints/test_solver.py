@@ -177,3 +177,16 @@ def test_it_is_shown() -> None:
 def test_a_constraint_with_it_keeps_the_contract() -> None:
     """That of radii: a norm may have less than the precision of LAPACK that the contract asks for."""
     sp.testing.check_constraint(lambda shape: KINDS["radius"](PowerIteration()))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1.0, 1e25, 1e30])
+def test_a_solver_that_calls_every_eigenvalue_regular_has_the_gradient_of_any_scale(scale) -> None:
+    T = torch.rand(6, 6) + 0.1
+    gradients = []
+    for solver in (PowerIteration(), "dense"):
+        X = (scale * T).requires_grad_()
+        W = sp.SpectralRadiusNorm(0.9, solver=solver, of="absolute")(X)
+        (gradient,) = torch.autograd.grad(W.square().sum(), X)
+        gradients.append(gradient * scale)
+    assert gradients[1].abs().max() > 0.01
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
