@@ -21,7 +21,18 @@ from benchmarks.task import Task
 from examples.papers import data, origin, record
 
 FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "spectral_param"}
-LONG = ("choice", "cpu", "dynamics", "forecasts", "lipschitz", "paths", "states")
+LONG = (
+    "choice",
+    "cpu",
+    "dynamics",
+    "forecasts",
+    "gates",
+    "guarantees",
+    "lipschitz",
+    "mixing",
+    "paths",
+    "states",
+)
 
 
 @pytest.fixture

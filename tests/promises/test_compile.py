@@ -246,7 +246,9 @@ def test_recurrence_under_autocast() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Dynamo's own.
 @pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="not in torch 2.6")
-@pytest.mark.parametrize("make", [sp.SpectralRadiusNorm, sp.SchurForm])
+@pytest.mark.parametrize(
+    "make", [sp.SpectralRadiusNorm, pytest.param(sp.SchurForm, marks=pytest.mark.nightly)]
+)
 def test_compiled_autograd_of_several_reads(make) -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6, dtype=torch.float64), "weight", make())
     trained = [p for p in layer.parameters() if p.requires_grad]

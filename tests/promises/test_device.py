@@ -102,7 +102,12 @@ def test_a_step_has_the_numbers_of_the_host(case: benchmark.Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SpectralRadiusNorm, 8 of n = 16", "SpectralRadiusNorm, 8 of n = 128", "SpectralAbscissa"]
+    "name",
+    [
+        "SpectralRadiusNorm, 8 of n = 16",
+        pytest.param("SpectralRadiusNorm, 8 of n = 128", marks=pytest.mark.nightly),
+        "SpectralAbscissa",
+    ],
 )
 def test_a_device_without_eigenvalues(name) -> None:
     (case,) = (case for case in STEPS if case.name.startswith(name))

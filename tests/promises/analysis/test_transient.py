@@ -69,7 +69,7 @@ def test_kreiss_constant_of_a_mild_jordan_block_is_one() -> None:
     assert kreiss_constant(torch.tensor([[0.2, 1.0], [0.0, 0.2]])).item() == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float64, marks=pytest.mark.nightly), torch.complex128])
 def test_kreiss_matrix_theorem(dtype) -> None:
     """K <= max ‖Wᵏ‖ <= e n K, for matrices from nearly normal to strongly non-normal."""
     for size, n in ((0.0, 6), (0.1, 10), (1.0, 2), (10.0, 6), (1.0, 1)):
@@ -118,7 +118,7 @@ def test_kreiss_constant_of_slow_modes(dtype) -> None:
     assert kreiss_constant(W).item() == pytest.approx(1 / (4 * delta), rel=1e-6)
 
 
-@pytest.mark.parametrize("gain", [1.5, 1000.0])
+@pytest.mark.parametrize("gain", [1.5, pytest.param(1000.0, marks=pytest.mark.nightly)])
 def test_kreiss_constant_beyond_the_reach_of_singular_values(gain) -> None:
     """A chain amplifies by far more than 1/eps; for z = 1 + δ its resolvent is known entry by entry."""
     n = 60

@@ -152,6 +152,7 @@ def test_every_step_agrees_with_float64_lapack(name, dtype) -> None:
         assert_radius(layer, torch.from_numpy(np.asarray(trajectory(t))).to(dtype), PRECISIONS[dtype], t)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::spectral_param.errors.DegenerateEigenvalueWarning")
 @examples(6)
 @given(

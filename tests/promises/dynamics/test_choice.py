@@ -175,7 +175,7 @@ def test_as_many_states_as_rows_are_not_fitted_without_a_ridge(n, rows, seed):
     assert chosen(problem) < 1.05 * still
 
 
-@pytest.mark.parametrize(("rows", "seed"), [(90, 11), (130, 12)])
+@pytest.mark.parametrize(("rows", "seed"), [(90, 11), pytest.param(130, 12, marks=pytest.mark.nightly)])
 def test_a_walk_is_forecast_as_no_change(rows, seed):
     rng = np.random.default_rng(seed)
     walk = np.cumsum(rng.standard_normal((rows + 250, 3)) @ rng.standard_normal((3, 3)), axis=0)
@@ -207,6 +207,7 @@ def test_slow_waves_are_forecast_no_worse_than_by_one_step():
     assert chosen(problem) <= 1.05 * one_step(problem)
 
 
+@pytest.mark.nightly
 def test_a_wake_that_saturates_is_forecast_as_well_as_by_one_step():
     rng = np.random.default_rng(4)
     r, turn, states = 0.03, 0.0, []

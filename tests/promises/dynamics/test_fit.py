@@ -69,7 +69,7 @@ def test_stable_least_squares_is_returned_as_it_is():
     assert fit.reached == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("continuous", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_error_of_small_problems_is_that_of_a_long_search(continuous):
     # Random starts and a derivative-free search over Schur forms of two states.
     scipy_optimize = pytest.importorskip("scipy.optimize")
@@ -231,7 +231,7 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
     assert fit.growth == pytest.approx(plain.growth, rel=1e-6)
 
 
-@pytest.mark.parametrize("factor", [2.0**-900, 2.0**900])
+@pytest.mark.parametrize("factor", [2.0**-900, pytest.param(2.0**900, marks=pytest.mark.nightly)])
 def test_powers_of_two_change_no_digit(factor):
     X, Y = texture(4, 14, seed=2)
     plain = fit_stable(X, Y, radius=0.5)
