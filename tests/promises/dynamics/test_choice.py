@@ -175,7 +175,7 @@ def test_as_many_states_as_rows_are_not_fitted_without_a_ridge(n, rows, seed):
     assert chosen(problem) < 1.05 * still
 
 
-@pytest.mark.parametrize(("rows", "seed"), [(90, 11), pytest.param(130, 12, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("rows", "seed"), [pytest.param(90, 11, marks=pytest.mark.nightly), (130, 12)])
 def test_a_walk_is_forecast_as_no_change(rows, seed):
     rng = np.random.default_rng(seed)
     walk = np.cumsum(rng.standard_normal((rows + 250, 3)) @ rng.standard_normal((3, 3)), axis=0)
