@@ -20,6 +20,7 @@ from sphinx.ext.autosummary import Autosummary
 from sphinx_gallery.sorting import FunctionSortKey
 
 import spectral_param.analysis._plot
+import spectral_param.analysis._stabilisation
 
 sys.path.insert(0, str(Path(__file__).parent))  # Extensions, and what draws pictures.
 
@@ -121,7 +122,8 @@ torch.manual_seed(0)
 doctest_default_flags = doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # The package imports it for type checkers only, and its annotations have to be resolved.
-spectral_param.analysis._plot.Axes = matplotlib.axes.Axes
+for module in (spectral_param.analysis._plot, spectral_param.analysis._stabilisation):
+    module.Axes = matplotlib.axes.Axes
 
 # Pictures are drawn by the code beside them. One page shares its variables through :context:, and names
 # its files, since MyST numbers them anew in each block.

@@ -21,6 +21,9 @@ def plot_stabilisation(
 ) -> Axes:
     """Draw the natural frequencies of models of growing order: those of a structure stay, others move.
 
+    The defaults are those of Peeters and De Roeck, "Stochastic System Identification for Operational Modal
+    Analysis: A Review" (J. Dyn. Sys., Meas., Control, 2001).
+
     Args:
         models: Fitted :class:`~spectral_param.dynamics.StableLinearModel` of the same recording, as
             ``[StableLinearModel(states=n, dt=dt).fit(Y) for n in range(2, 17, 2)]``.
@@ -31,9 +34,7 @@ def plot_stabilisation(
         kwargs: Passed to ``Axes.scatter``.
 
     Returns:
-        The axes. Stable modes are filled, others are rings; each pair is drawn once. Source of the defaults:
-        Peeters and De Roeck, "Stochastic System Identification for Operational Modal Analysis: A Review"
-        (J. Dyn. Sys., Meas., Control, 2001).
+        The axes. Stable modes are filled, others are rings; each pair is drawn once.
 
     Raises:
         ValueError: If there is no model, or one is not fitted.
