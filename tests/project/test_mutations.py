@@ -170,7 +170,9 @@ def test_code_that_has_run_already_is_left_to_a_copy(repository, monkeypatch) ->
     assert not forks.put_in("spectral_param/__init__.py", text.replace("* 2", "* 3"))
 
 
-@pytest.mark.parametrize(("code", "found"), [("y < 4", True), ("x + 1", False)])
+@pytest.mark.parametrize(
+    ("code", "found"), [("y < 4", True), pytest.param("x + 1", False, marks=pytest.mark.nightly)]
+)
 def test_seeded_faults_are_found_in_forks_or_else_in_copies(repository, code, found) -> None:
     """No test reads kept(x)."""
     (repository / "tests/promises/faults_part.py").write_text(

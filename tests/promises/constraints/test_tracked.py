@@ -434,26 +434,12 @@ def assert_exact(layer, tolerance=1e-5):
     assert size.item() == pytest.approx(1, abs=tolerance)
 
 
-# What earlier versions saved beside the weight.
-OLD = {
-    sp.SpectralRadiusNorm: {
-        "right": (1, N, 16),
-        "left": (1, N, 16),
-        "numbers": (1, 7),
-        "triple": (1, 2 * N + 1, 2),
-    },
-    sp.SpectralNorm: {"block": (1, N, 16), "numbers": (6,), "vector": (1, N), "sizes": (2, 1)},
-}
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_has_nothing_beside_the_weight_and_older_ones_load(kind) -> None:
+def test_a_checkpoint_has_nothing_beside_the_weight(kind) -> None:
     layer, other = trained(linear(kind)), linear(kind)
     state = layer.state_dict()
     assert list(state) == ["parametrizations.weight.original"]
-    prefix = "parametrizations.weight.0.tracking."
-    older = {prefix + name: torch.rand(shape) for name, shape in {**OLD[kind], "digest": (8,)}.items()}
-    other.load_state_dict(state | older)
+    other.load_state_dict(state)
     torch.testing.assert_close(other.weight, layer.weight)
     assert_exact(moved(other))
     with pytest.raises(RuntimeError, match="another"):
