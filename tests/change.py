@@ -22,11 +22,16 @@ class Function(NamedTuple):
     last: int
 
 
+def first_line(node: ast.FunctionDef) -> int:
+    """Return the line where the code object of a function begins: that of its first decorator."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
 def functions(file: str, text: str) -> Iterator[tuple[Function, str]]:
     """Yield the functions of a file, each with its code: without comments, docstring and functions inside."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            line = first_line(node)
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
             bare = copy.copy(node)
             bare.body = [_WithoutFunctions().visit(copy.deepcopy(statement)) for statement in body]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.change import Function
+from tests.change import Function, first_line
 from tests.faults import ROOT
 from tests.forks import Forks, put_in
 
@@ -97,8 +97,7 @@ class _Mutator(ast.NodeTransformer):
         self.mutants: list[Mutant] = []
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        self.around.append((node.name, line))
+        self.around.append((node.name, first_line(node)))
         # The body alone: annotations and defaults are evaluated where the function is made.
         node.body = [self.visit(statement) for statement in node.body]
         self.around.pop()
@@ -157,7 +156,7 @@ def watch(chosen: Iterable[Mutant]) -> set[tuple[str, str, int]]:
         tree = _parse(file)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                line = first_line(node)
                 if (node.name, line) not in wanted:
                     continue
                 probe = ast.parse(f"_compiling() or _hit({(file, node.name, line)!r})").body[0]

@@ -74,8 +74,7 @@ class Solver:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
             ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ has working precision, the vectors at
             least its square root. ``is_regular`` says that λ is known to be simple and not zero. False is
-            always right, and takes longer.
-            Where T is not finite, all of the triple is NaN.
+            always right, and takes longer. Where T is not finite, all of the triple is NaN.
         """
         return leading_eigentriple(T), None
 
