@@ -169,9 +169,7 @@ def whole(weight: Tensor) -> Tensor:
 def begin(constraint: Parametrization, weight: Tensor) -> None:
     """Let a constraint know its weight."""
     W = whole(weight).detach()
-    constraint._check_same_kind(W)
-    constraint._layout = constraint._layout_of(W)
-    constraint._become_like(W)
+    constraint._take(W)
     constraint._shape = W.shape
     constraint.check_matrices(constraint._split(W))
 

@@ -99,3 +99,15 @@ def test_a_tied_weight_that_another_module_changes_is_refused() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with refused("Embedding: expected an embedding with dense gradients"):
         sp.constrain(model, "1.weight", sp.ScaledCayley(), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("shape", [(4,), (0, 3)])
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SpectralNorm, sp.SpectralRadiusNorm])
+def test_what_is_no_matrix_is_refused_as_without_an_optimizer(make, shape) -> None:
+    module = nn.ParameterDict({"weight": nn.Parameter(torch.ones(shape))})
+    messages = []
+    for options in ({}, {"optimizer": torch.optim.SGD(module.parameters(), 0.1)}):
+        with pytest.raises(sp.errors.NotAMatrixError) as error:
+            sp.constrain(module, "weight", make(), **options)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
