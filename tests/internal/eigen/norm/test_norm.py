@@ -49,6 +49,21 @@ def test_a_path_without_a_gap_needs_few_products_and_no_decomposition(shape, dty
     assert sum(counts[2:]) / len(counts[2:]) < counts[0]  # A proof that fails takes a second round.
 
 
+def test_a_first_matrix_that_was_larger_costs_later_steps_nothing(products) -> None:
+    """As a registration that scales the weight. What lies outside the block is bounded anew in each step."""
+    counts = []
+    for first in (1.0, 1.3):
+        T, follower = gaussian(64, 64), NormFollower("tracking")
+        follower.follow(first * T)
+        for step in range(40):
+            if step == 20:  # Until then the bound comes down.
+                products.clear()
+            T = T + 2e-3 * gaussian(64, 64, seed=step + 1)
+            follower.follow(T)
+        counts.append(len(products))
+    assert counts[1] <= 1.25 * counts[0]
+
+
 def test_a_plateau_is_proven_by_cholesky_and_left_again(products) -> None:
     Q = torch.linalg.qr(gaussian(140, 120)).Q
     follower = NormFollower("tracking")
