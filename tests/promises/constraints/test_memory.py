@@ -97,6 +97,28 @@ def test_no_evaluation_while_the_weight_stays_and_one_after_each_change(make) ->
     assert evaluations() == 1
 
 
+# From some hundred rows on, numpy compares the originals; of an odd number of bytes, or of another order of
+# entries, torch does.
+@pytest.mark.parametrize("order", ["by rows", "by columns"])
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [(torch.float32, 300), (torch.float32, 301), (torch.bfloat16, 301), (torch.complex64, 256)],
+)
+def test_a_change_of_one_entry_of_a_large_weight_is_seen(dtype, n, order) -> None:
+    W = torch.randn(n, n, dtype=dtype)
+    W = W.mT.contiguous().mT if order == "by columns" else W
+    layer = torch.nn.Linear(n, n, bias=False)
+    layer.weight = torch.nn.Parameter(W)
+    sp.constrain(layer, "weight", Skew())
+    original = layer.parametrizations.weight.original
+    layer.weight.sum()
+    for i, j in ((0, 1), (n // 2, n - 1), (n - 2, n - 1)):
+        for value in (3.0, -3.0, torch.nan, 0.0, 1.0):
+            original.data[i, j] = value  # The version counter does not see it.
+            read = layer.weight[i, j]
+            assert read == value or (value != value and read != read)
+
+
 def test_a_second_read_has_the_gradient_without_another_evaluation() -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", Radius())
     original = layer.parametrizations.weight.original
