@@ -226,7 +226,7 @@ class ContractingGRU(SequenceLayer):
     checks it raises ``RuntimeError``.)
 
     The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to
-    a twentieth or a fifth. The numbers on three tasks are in :doc:`/bounds_measured`.
+    a twentieth or a fifth. The numbers on three tasks are in :doc:`/costs`.
 
     Args:
         input_size: Number of features of the input.

@@ -23,11 +23,16 @@ WORDS = {
     "quickstart": ("weight decay", "checkpoint", "Lightning", "torch.compile", "autocast"),
     "processes": ("DDP", "FSDP"),
     "rnn": ("vanishing gradients", "RNN"),
-    "costs": ("costs", "benchmark"),
-    "costs_gpu": ("GPU", "CUDA"),
-    "costs_networks": ("RNN speed", "memory"),
-    "costs_orthogonal": ("orthogonal speed",),
-    "costs_norms": ("convolution speed",),
+    "costs": (
+        "costs",
+        "benchmark",
+        "GPU",
+        "CUDA",
+        "RNN speed",
+        "memory",
+        "orthogonal speed",
+        "convolution speed",
+    ),
 }
 
 
