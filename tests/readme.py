@@ -11,9 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-# How far a mean of trained networks, shown as "mean ± spread", may be from that of the README: rounding errors
-# differ from processor to processor, and training enlarges them. With the kernels of three kinds of processors,
-# and with two threads, the LSTM of the README had means from 0.47 to 0.52.
+# How far a mean of trained networks, shown as "mean ± spread", may be from that of the README. Rounding
+# errors differ from processor to processor, and training enlarges them: with three kinds of kernels, and with
+# two threads, the LSTM of the README had means from 0.47 to 0.52.
 TRAINED = 0.1
 
 
