@@ -217,8 +217,8 @@ class ContractingGRU(SequenceLayer):
     trained with the weights, :math:`\max_i |h_i - h'_i|/d_i` shrinks by the rate in each step, whatever
     the inputs, the weights and the biases are and become in training. Each layer of a stack and each
     direction contracts at the rate, given what it reads; see :func:`spectral_param.analysis.contraction`,
-    which returns d. Gradients with respect to states do not explode. To feed the output back into the input
-    voids the proof.
+    which returns d. Gradients with respect to states do not explode. The proof does not hold if the output is
+    fed back into the input.
 
     Rows of the recurrent weights are scaled down, and the argument of the update gate is clamped from above;
     :class:`ContractingGRUCell` has the equations. What is proven starts in the cube :math:`|h_i| ≤ 1`,
