@@ -71,8 +71,8 @@ class LyapunovForm(Searched, Bounded):
             otherwise as ``radius``, and not together with it.
         growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
             continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction; the original is then K alone. ``None``, the default: no bound, with
-            ``metric="diagonal"`` 1e12.
+            contraction; the original is then K alone. ``None``, the default, is no bound;
+            with ``metric="diagonal"`` it is 1e12.
         metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` proves it of
             networks, too, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for every
             input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With an
