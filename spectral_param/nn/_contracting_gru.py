@@ -41,7 +41,8 @@ class ContractingGRUCell(nn.Module):
 
     So the update gate of a unit with small recurrent weights may be as large as r, and holds the state for as
     long as the rate allows. With the largest recurrent weights the gate is at most r/(2 - r), 0.96 for r =
-    0.98. Training chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m = 1.
+    0.98. Training chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m
+    = 1.
 
     The parameters are those of :class:`torch.nn.GRUCell`, with its names and shapes, and ``log_scaling``.
 
