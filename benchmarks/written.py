@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.table import MARK, markdown, table
 from examples.papers.origin import ROOT
 
-PAGES = (ROOT / "docs/costs.md", ROOT / "docs/results.md")
+PAGES = (ROOT / "docs/costs.md", ROOT / "docs/papers.md")
 BLOCK = re.compile(r"^(<!-- written (\S+)\n((?:.+\n)*?)-->)\n(?:.*\n)*?<!-- end -->$", re.MULTILINE)
 
 

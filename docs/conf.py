@@ -43,8 +43,29 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "sphinx_reredirects",
 ]
 exclude_patterns = ["_build"]
+
+# Where pages of earlier versions went.
+redirects = {
+    "api": "api/index.html",
+    "bounds_measured": "costs.html#guarantees",
+    "costs_gpu": "costs.html#on-a-gpu",
+    "costs_mixing": "costs.html#mixing-matrices",
+    "costs_networks": "costs.html#recurrent-networks",
+    "costs_norms": "costs.html#bounded-norms",
+    "costs_orthogonal": "costs.html#orthogonal-weights",
+    "derivation_dynamics": "dynamics.html#how-dynamics-are-fitted",
+    "dynamics_compared": "fits.html#forecasts",
+    "dynamics_modes": "dynamics.html#modes",
+    "dynamics_one_step": "fits.html#fits-of-one-step",
+    "experiments": "papers.html#run-them",
+    "results": "papers.html",
+    "results_log": "papers.html#task-by-task",
+    "tried_with": "guesses.html#tried-with",
+}
+redirect_html_template_file = "redirect.html"
 
 # Every reference has a target, names of other packages included.
 nitpicky = True

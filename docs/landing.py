@@ -79,6 +79,47 @@ def stable_dynamics(ax=None):
     ax.legend(loc="upper left", labelcolor="linecolor")
 
 
+def known_constant(ax=None):
+    """Draw bounds of the Lipschitz constants of networks over their depth, with and without a constraint."""
+    depths = (1, 2, 4, 6, 8, 10, 12)
+    ax = picture()[0] if ax is None else ax
+    for name, color in (("no constraint", BEFORE), ("SpectralNorm(1.0)", AFTER)):
+        constants = []
+        for depth in depths:
+            torch.manual_seed(0)
+            layers = [(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(depth)]
+            model = torch.nn.Sequential(*(part for layer in layers for part in layer))
+            for linear, _ in layers:
+                torch.nn.init.kaiming_normal_(linear.weight)
+                if color == AFTER:
+                    sp.constrain(linear, "weight", sp.SpectralNorm(1.0))
+            constants.append(sp.analysis.lipschitz(model.eval()))
+        ax.semilogy(depths, constants, ".-", color=color, label=name)
+    ax.set(ylim=(0.3, None), title="Lipschitz constant, proven", xlabel="layers")
+    ax.legend(labelcolor="linecolor")
+
+
+def certified_gain(ax=None):
+    """Draw the gain of a system over the frequency, before and after its H-infinity norm is bounded by 1."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(10, 10)
+    with torch.no_grad():
+        layer.weight[:8, :8] = 0.95 * torch.linalg.qr(torch.randn(8, 8)).Q
+        layer.weight[:8, 8:], layer.weight[8:] = 0.3 * torch.randn(8, 2), 0.3 * torch.randn(2, 10)
+    frequencies = np.linspace(0, np.pi, 400)
+    ax = picture()[0] if ax is None else ax
+    for name, color in (("before", BEFORE), ("BoundedGain(1.0)", AFTER)):
+        if color == AFTER:
+            sp.constrain(layer, "weight", sp.BoundedGain(1.0, states=8))
+        M = layer.weight.detach().double().numpy()
+        A, B, C, D = M[:8, :8], M[:8, 8:], M[8:, :8], M[8:, 8:]
+        responses = [C @ np.linalg.solve(np.exp(1j * w) * np.eye(8) - A, B) + D for w in frequencies]
+        ax.plot(frequencies, [np.linalg.norm(G, 2) for G in responses], color=color, label=name, linewidth=1)
+    ax.axhline(1, color=OTHER, linestyle="--", linewidth=0.8)
+    ax.set(ylim=(0, None), title="Gain of a system", xlabel="frequency, radians per step")
+    ax.legend(labelcolor="linecolor")
+
+
 def readme():
     """Write the pictures into one file."""
     style = {"figure.constrained_layout.use": True, "axes.spines.right": False, "axes.spines.top": False}

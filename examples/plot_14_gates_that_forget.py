@@ -175,4 +175,4 @@ assert (apart <= envelope * (1 + 1e-9)).all()
 # %%
 # The price is in the recurrent weights: they are a small fraction of what they were, and what the network
 # remembers goes through its cell state. A task that computes with its states loses more:
-# :doc:`/bounds_measured` has three tasks.
+# :doc:`/costs` has three tasks.

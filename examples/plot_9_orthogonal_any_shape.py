@@ -174,4 +174,4 @@ plt.show()
 #
 # - :class:`~spectral_param.Householder` and :class:`~spectral_param.SkewExponential` take any shape, too.
 #   :class:`~spectral_param.SingularValues` lets the singular values vary in an interval.
-# - Times beside PyTorch's own ``orthogonal``: :doc:`/costs_orthogonal`.
+# - Times beside PyTorch's own ``orthogonal``: :doc:`/costs`.

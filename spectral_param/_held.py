@@ -36,7 +36,7 @@ _ORTHONORMAL = (ScaledCayley, SkewExponential, Householder, Givens)
 _MEASURED = (SpectralNorm, SpectralRadiusNorm, SpectralAbscissa)
 # By how much the norm of a search for coordinates may exceed the least one, relatively, twice.
 _SEARCH = 2e-6
-# A weight that would move by at most so many rounding errors stays as it is.
+# A weight that would move by at most this many rounding errors stays as it is.
 _ROUNDINGS = 32
 
 
@@ -131,7 +131,7 @@ def _in_diagonal_coordinates(constraint: LyapunovForm, X: Tensor, eps: float) ->
 
 
 def _block_by_block(constraint: BlockTriangular, X: Tensor, eps: float) -> Tensor:
-    """Return matrices whose diagonal blocks are put back, with zeros in place of what is no coupling."""
+    """Return matrices whose diagonal blocks are put back, and zeros beside them where nothing is coupled."""
     Y = X - constraint._misplaced(X)
     for i, block in enumerate(constraint.blocks):
         if not isinstance(block, torch.nn.Identity):

@@ -1,9 +1,9 @@
 """A differentiable map: its value, how to pull a gradient back, and the same function by torch's operations.
 
 Fast code runs on plain tensors alone and returns a :class:`Map`, which becomes one node of autograd's graph.
-What records a graph and transforms of torch.func see the map's ``reference`` instead. Decided here, once:
-when values may be looked at, the precision of a backward pass, and derivatives of higher order, which are
-those of the reference.
+Compilers, exporters and the transforms of torch.func see the map's ``reference`` instead. This module
+decides when values may be looked at, the precision of a backward pass, and derivatives of higher order, which
+are those of the reference.
 """
 
 from __future__ import annotations

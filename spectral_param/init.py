@@ -269,9 +269,9 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     A reservoir :math:`h^+ = (1 - a)\,h + a\,φ(Wh + Ux + b)`, whose φ acts on each unit and has slopes in [-1,
     1] as tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
     Its states then forget in a step all but the part ``rate`` of a difference, in the norm ‖Θ·‖. W is
-    multiplied by the largest factor for which that is proven so. A spectral radius below 1, the rule of
+    multiplied by the largest factor for which that is proven. A spectral radius below 1, the rule of
     thumb, neither implies forgetting nor is implied by it for an input that keeps units in the flat parts of
-    φ. Feedback of the readout into the reservoir adds to W and voids the proof: scale the sum.
+    φ. Feedback of the readout into the reservoir adds to W, and the proof is for W alone: scale the sum.
 
     Source: Buehner and Young, "A tighter bound for the echo state property", IEEE Transactions on Neural
     Networks 17 (2006). For n = 2,000 and ten entries a row it takes half a minute on one core.

@@ -1,6 +1,7 @@
-"""The library's main job on an embedded default: ``python -m examples.demo``.
+"""The library's main jobs on data that are there: ``python -m examples.demo``.
 
-Three recurrent networks with equally many free parameters learn two long-memory tasks. A table and
-figures show what came out. Tasks, networks and training are those of :mod:`examples.papers`. Read in this
-order: ``settings``, ``pipeline``, ``report``, ``figures``, ``cli``.
+Three parts, each with several seeds: recurrent networks that remember, a network with a certificate under
+attack, and a forecast beside least squares. Each has a table and a figure. The training of the first part is
+that of :mod:`examples.papers`. Read in this order: ``settings``, ``memory``, ``certificate``, ``forecast``,
+``report``, ``figures``, ``cli``.
 """

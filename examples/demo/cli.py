@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from examples.demo.pipeline import run_demo, write_results
-from examples.demo.settings import rows
+from examples.demo import certificate, figures, forecast, memory, report
+from examples.demo.settings import SEEDS, rows
 from examples.papers import checkpoint
 from examples.papers.cli import number_of_threads, seed
 from examples.papers.trainer import DivergedError
 
-FIGURES = "learning_curves.png, eigenvalues.png, gradient_norms.png"
+FIGURES = "memory.png, certificate.png, forecast.png"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         output.mkdir(parents=True, exist_ok=True)
         with checkpoint.stop_signal() as stop:
-            finished = run_demo(rows(options.quick), output, options.seed, options.resume, stop)
-        table = write_results(finished, output, options.seed)
+            run_demo(output, options, stop)
     except checkpoint.InterruptedRunError as interruption:
         again = [*given, *([] if options.resume else ["--resume"])]
         print(f"Stopped at {interruption}. Go on with: python -m examples.demo {shlex.join(again)}")
@@ -47,8 +46,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (checkpoint.CheckpointError, DivergedError, OSError) as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
-    print(f"\n{table}\n\nFigures and numbers in {output}: {FIGURES}, results.json")
+    print(f"\nPictures and numbers are in {output}: {FIGURES}, results.json")
     return 0
+
+
+def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int | None]) -> None:
+    """Run the three parts, print their tables, and write the figures and the numbers.
+
+    Args:
+        output: Folder to write to.
+        options: The options.
+        stop: Asked after each step of a training: the number of the signal to stop for, or None.
+
+    Raises:
+        InterruptedRunError: If asked to stop.
+    """
+    seeds = list(range(options.seed, options.seed + (1 if options.quick else SEEDS)))
+    trained = memory.train(rows(options.quick), output, seeds, options.resume, stop)
+    parts = {"memory": [memory.record(each) for each in trained], "certificate": [], "forecast": []}
+    print(f"\n{report.memory(parts['memory'])}\n")
+    enrnn = next(network for network in trained if network.row.label == "ENRNN")
+    figures.memory(output / "memory.png", parts["memory"], enrnn.before, enrnn.after)
+    for each in seeds:
+        parts["certificate"] += certificate.compare(each, options.quick)
+        parts["forecast"].append(forecast.compare(each, options.quick))
+        if number := stop():
+            raise checkpoint.InterruptedRunError(f"seed {each} of the second and third part", number)
+    print(f"{report.certificate(parts['certificate'])}\n\n{report.forecast(parts['forecast'])}")
+    figures.certificate(output / "certificate.png", parts["certificate"])
+    figures.forecast(output / "forecast.png", parts["forecast"])
+    report.write_json(output / "results.json", rows(options.quick), seeds, parts)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -59,7 +86,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
-        description="Train ENRNN, scoRNN and LSTM of equal size on two long-memory tasks.",
+        description="Networks that remember, a network with a certificate under attack, and a forecast.",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), help="folder to write (%(default)s)"
@@ -70,7 +97,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="a few steps only, to see whether everything runs"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of data and initial weights (%(default)s)")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="the first of three, of data and initial weights (%(default)s)"
+    )
     parser.add_argument(
         "--threads", type=number_of_threads, default=1, help="more are hardly faster (%(default)s)"
     )

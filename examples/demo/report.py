@@ -1,121 +1,127 @@
-"""The table at the end, and ``results.json``."""
+"""The tables at the end, and ``results.json``."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import spectral_param as sp
-from examples.demo.settings import TASKS
+from examples.demo.settings import GUESSING
 from examples.papers.config import Row
-from examples.papers.trainer import Trainer
-
-HEADER = ("task", "network", "test score", "baseline", "parameters", "seconds", "spectral radius")
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A network at the end of its training.
-
-    Attributes:
-        row: What was trained.
-        trainer: The network and its curve.
-        test: Score on the test data.
-        before: Eigenvalues of each recurrent block before training, by its name.
-        after: The same after training.
-    """
-
-    row: Row
-    trainer: Trainer
-    test: float
-    before: dict[str, Tensor]
-    after: dict[str, Tensor]
-
-
-def record(trained: Trained) -> dict[str, Any]:
-    """Return the numbers of a network.
+def spread(values: Sequence[float], form: str = ".3f") -> str:
+    """Return the median of several seeds, and their range.
 
     Args:
-        trained: The network at the end of its training.
+        values: A number for each seed.
+        form: How numbers are written.
     """
-    task = TASKS[trained.row.section]
-    return {
-        "task": task.title,
-        "network": trained.row.label,
-        "metric": task.metric,
-        "test": trained.test,
-        "baseline": task.baseline,
-        "free_parameters": sp.num_free_parameters(trained.trainer.model),
-        "seconds": round(trained.trainer.seconds, 1),
-        "spectral_radius": {name: values.abs().max().item() for name, values in trained.after.items()},
-        "curve": [(point["step"], point["validation"]) for point in trained.trainer.curve],
-    }
+    median = format(statistics.median(values), form)
+    return median if len(values) == 1 else f"{median} ({min(values):{form}} to {max(values):{form}})"
 
 
-def table(records: list[dict[str, Any]]) -> str:
-    """Return the table as text, a line for each run.
+def _by_network(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in records:
+        found.setdefault(entry["network"], []).append(entry)
+    return found
+
+
+def memory(records: list[dict[str, Any]]) -> str:
+    """Return the table of the recurrent networks.
 
     Args:
-        records: What :func:`record` returned for each.
+        records: What :func:`examples.demo.memory.record` returned for each.
     """
-    rows = [HEADER, *(_row(entry) for entry in records)]
+    rows: list[tuple[str, ...]] = [
+        ("network", "test accuracy", "guessing", "parameters", "seconds", "spectral radius")
+    ]
+    for name, entries in _by_network(records).items():
+        blocks = entries[0]["spectral_radius"]
+        radii = (f"{b} {max(e['spectral_radius'][b] for e in entries):.3f}" for b in blocks)
+        rows.append(
+            (
+                name,
+                spread([entry["test"] for entry in entries], ".1%"),
+                f"{GUESSING:.1%}",
+                f"{entries[0]['free_parameters']:,}",
+                f"{sum(entry['seconds'] for entry in entries):.0f}",
+                ", ".join(radii),
+            )
+        )
+    return _table("A network that remembers: digits, read pixel by pixel", rows)
+
+
+def certificate(records: list[dict[str, Any]]) -> str:
+    """Return the table of the networks under attack.
+
+    Args:
+        records: What :func:`examples.demo.certificate.compare` returned for all seeds.
+    """
+    rows: list[tuple[str, ...]] = [
+        ("network", "size of the attack", "right under attack", "certified", "Lipschitz constant")
+    ]
+    for name, entries in _by_network(records).items():
+        constant = spread([entry["lipschitz"] for entry in entries], ".2f")
+        for index, size in enumerate(entries[0]["sizes"]):
+            if size in (0.0, 0.25, 0.5):
+                cells = (
+                    spread([entry[what][index] for entry in entries], ".1%")
+                    for what in ("attacked", "certified")
+                )
+                rows.append((name, f"{size:g}", *cells, constant))
+    return _table("A network with a certificate, under attack: digits in [0, 1]", rows)
+
+
+def forecast(records: list[dict[str, Any]]) -> str:
+    """Return the table of the forecasts.
+
+    Args:
+        records: What :func:`examples.demo.forecast.compare` returned for each seed.
+    """
+    rows: list[tuple[str, ...]] = [("model", "error of 100 steps", "spectral radius (true: 1)")]
+    for name in records[0]["error"]:
+        numbers = ([entry[what][name] for entry in records] for what in ("error", "spectral_radius"))
+        rows.append((name, *map(spread, numbers)))
+    return _table("A forecast beside least squares: two oscillations, four noisy sensors", rows)
+
+
+def _table(title: str, rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    return "\n".join([title, "", *lines])
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    radii = ", ".join(f"{name} {radius:.3f}" for name, radius in entry["spectral_radius"].items())
-    return (
-        entry["task"],
-        entry["network"],
-        score_text(entry["test"], entry["metric"]),
-        score_text(entry["baseline"], entry["metric"]),
-        f"{entry['free_parameters']:,}",
-        f"{entry['seconds']:.0f}",
-        radii,
-    )
-
-
-def score_text(value: float, metric: str) -> str:
-    """Return a score as people write it.
-
-    Args:
-        value: The score.
-        metric: ``"MSE"`` or ``"accuracy"``.
-    """
-    return f"accuracy {value:.1%}" if metric == "accuracy" else f"MSE {value:.5f}"
-
-
-def write_json(path: Path, finished: list[Trained], seed: int, records: dict[str, dict[str, Any]]) -> None:
-    """Write settings and numbers of all runs.
+def write_json(path: Path, rows: list[Row], seeds: list[int], parts: dict[str, list[dict[str, Any]]]) -> None:
+    """Write settings and numbers.
 
     Args:
         path: The file.
-        finished: The networks.
-        seed: Seed of the run.
-        records: The numbers of each by the name of its row.
+        rows: What was trained in the first part.
+        seeds: The seeds.
+        parts: The numbers of each part by its name.
     """
     contents = {
         "settings": {
-            "seed": seed,
+            "seeds": seeds,
             "threads": torch.get_num_threads(),
-            "rows": {trained.row.name: trained.row.settings for trained in finished},
+            "rows": {row.name: row.settings for row in rows},
         },
         "versions": {
             "spectral_param": sp.__version__,
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        "runs": records,
+        **parts,
     }
     path.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")

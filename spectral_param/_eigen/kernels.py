@@ -43,7 +43,7 @@ from spectral_param._scale import divided, power_of_two_scale
 _ENTRIES, _LEAST = 2**18, 16
 # Steps of Lanczos' method to find a larger norm, and what its rounding errors are below.
 _STEPS, _LESS = 24, 2e-6
-# The first reserve, relative to B, and the range. It is worth trying from so many moves on. It changes by
+# The first reserve, relative to B, and the range. It is tried if it lasts for this many moves. It changes by
 # these factors where it is proven, where it is not, and where it was not tried.
 _RESERVE, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
 _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
@@ -52,7 +52,7 @@ _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """The leaders of the kernels of one weight. Of a solver that is never asked nothing is kept."""
+    """The leaders of the kernels of one weight. A solver that is never asked keeps nothing."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Leader:
         """Return the leader of each kernel.
@@ -224,7 +224,7 @@ class _Search:
             part = self._open(part)
             levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
-        # Each number is a sum of so many products. Rounding errors add up as a random walk does, so that this
+        # Each number is a sum of ``terms`` products. Rounding errors add up as a random walk does, so this
         # leaves a reserve.
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2

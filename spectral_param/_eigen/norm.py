@@ -59,7 +59,7 @@ ROUNDS, DEGREES = 4, 80
 REACH, LOWEST = 0.75, 0.25
 # Power steps of a read, before the block is asked.
 POWERS = 4
-# Where n entries are added, and so many of n rows hold most of the result, single precision is not enough.
+# Single precision is not enough for a sum of n entries of which this many rows hold most of the result.
 _NARROW = 8.0
 # Part of the tolerance that a bound may use up before the block is filtered.
 WORN = 0.4

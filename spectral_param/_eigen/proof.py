@@ -134,7 +134,7 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
 
 
 def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool = True) -> Array:
-    """Return the largest M for which (7) proves ρ, for the first 1, 2, ... of all θ; or also a simple θ_1."""
+    """Return the largest M for which (7) proves ρ (and a simple θ_1), for each number of leading θ."""
     moduli = np.abs(theta)
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = products / (1 + delta - moduli)
@@ -149,7 +149,7 @@ def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool =
 def sparse_resolvent_bound(
     times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
 ) -> float:
-    """Return M for |z| ≥ r and P = ``times``, from at most so many products; infinite if none is found.
+    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if none is found.
 
     Args:
         times: The product of P and columns.

@@ -101,8 +101,8 @@ def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
-    # If the leading eigenvalues have moved apart since the last call, do not wait: what made attempts fail is
-    # gone.
+    # Attempts fail while leading eigenvalues are close. If these have moved apart since the last call, do not
+    # wait for the next attempt.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
     return leader, dataclasses.replace(state, separation=outside, wait=wait)

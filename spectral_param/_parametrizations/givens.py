@@ -66,8 +66,8 @@ class Givens(Orthonormal):
     last evaluation can be assigned.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set. With few layers only the weight of the last
-    evaluation counts as one.
+    ``project`` takes the nearest weight of the set. With few layers, only the weight
+    of the last evaluation counts as a member of the set.
     """
 
     order: Order

@@ -71,8 +71,8 @@ class LyapunovForm(Searched, Bounded):
             otherwise as ``radius``, and not together with it.
         growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
             continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction; the original is then K alone. ``None``, the default: no bound, with
-            ``metric="diagonal"`` 1e12.
+            contraction; the original is then K alone. ``None``, the default, is no bound;
+            with ``metric="diagonal"`` it is 1e12.
         metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` proves it of
             networks, too, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for every
             input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With an
@@ -105,10 +105,10 @@ class LyapunovForm(Searched, Bounded):
     the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
     states h, h' of a network that see the same inputs have ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence
     ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started from. The set has every W of
-    norm at most r, of ρ(\|W\|) ≤ r, and every block-triangular W of diagonal blocks of norm below r. Feedback
-    of the output into the network changes W and voids the proof; modReLU with a positive bias jumps. A leaky
-    network (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. The abscissa does not prove that
-    dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set, and scales others by r over
+    norm at most r, of ρ(\|W\|) ≤ r, and every block-triangular W of diagonal blocks of norm below r. The
+    proof fails for feedback of the output, which changes W, and for modReLU with a positive bias, which
+    jumps. A leaky network (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. The abscissa does not prove
+    that dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set, and scales others by r over
     their :func:`~spectral_param.functional.scaled_norm` (shifts them, in continuous time). Both are exact up
     to rounding times the condition of Θ. A weight that needs a condition above about 1e5 in float32, or 1e10
     in float64, is moved a little further inside, by a few percent at most in what was tried, where rounding

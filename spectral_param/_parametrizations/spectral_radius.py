@@ -78,7 +78,7 @@ class SpectralRadiusNorm(Measured):
     much as the first.
 
     The distance of a weight from the set is ``|ρ(W) - r|``, with ``"at_most"`` and an open latch ρ(W) - r
-    where that is positive. ``project`` scales W as a read does, with the present latch, and closes none.
+    where that is positive. ``project`` scales W as a read does, and leaves latches as they are.
 
     Matrices without a derivative have defined results:
 

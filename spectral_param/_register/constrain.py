@@ -224,7 +224,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
         if isinstance(first, Parametrization):
-            # Not setattr: the weight does not depend on it.
+            # Not by setattr, which would mark the weight as changed: it does not depend on this attribute.
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)

@@ -23,7 +23,7 @@ class Snapshot:
             self._data, self._entries = self._tensor.data, self._tensor.detach().clone()
 
     def restore(self) -> None:
-        """Restore the module, and the same tensor in the same memory or its chain of parametrizations."""
+        """Restore the module: the same tensor in the same memory, or its chain of parametrizations."""
         if self._tensor is None:
             del self._links[self._count :]
             return

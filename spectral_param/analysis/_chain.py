@@ -83,7 +83,8 @@ import torch
 from torch import Tensor
 
 _EPS = torch.finfo(torch.float64).eps
-# Slopes are widened to symmetric ones below, and to a range of at least, so much of the largest.
+# Slopes [α, β] become symmetric if |α + β| is less than this part of β - α, which becomes at least this part
+# of the largest slope.
 _SYMMETRIC, _RANGE = 1e-3, 1e-2
 # How much below (6) λ is: for symmetric slopes, whose N is singular at (6), and for others.
 _BELOW_SYMMETRIC, _BELOW = 1e-6, 0.0

@@ -90,7 +90,7 @@ class _Problem:
 
 
 def tightened(chain: Chain, weights: Sequence[Tensor], square: float, steps: int) -> Iterator[list[Tensor]]:
-    """Yield multipliers Λ after each of at most so many Newton steps; the later ones are the better ones.
+    """Yield multipliers Λ after each Newton step; later ones are better.
 
     Args:
         chain: The maps, in good units.

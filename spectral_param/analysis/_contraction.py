@@ -63,7 +63,7 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or by
     ρ(\|W\|), whichever is less. A rate that is not proven may exist: the proof takes absolute values.
 
-    Feedback of the output into the input changes the network and voids the proof.
+    The proof does not hold for a network whose output is fed back into its input.
 
     Source of the idea for GRUs: Bonassi, Farina and Scattolini, "On the stability properties of gated
     recurrent units neural networks" (2021). The derivation stands in

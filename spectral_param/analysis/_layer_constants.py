@@ -9,7 +9,7 @@ softmax, diag(p) - ppᵀ, is the covariance of a variable with the values x_i: f
 x_i)²/4 ≤ 1/2. That of the logarithm of softmax, I - 1pᵀ, is a projector, as its square shows, and has
 the norm
 of its complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. As ‖p‖ < 1 comes near 1 where one class prevails, √n is the
-constant. A sorted pair is a permutation of the pair that changes where both are equal, so MaxMin has 1.
+constant. MaxMin sorts pairs, and sorting moves no two pairs apart, so it has 1.
 
 Pooling
 -------

@@ -31,10 +31,11 @@ def lipschitz(
     of every size. Each is proven from above, up to the rounding errors of the forward pass of the network. A
     product is rarely the least constant of the network.
 
-    ``method="lmi"`` takes linear layers in a row with activations of single entries between them as one, by a
-    matrix inequality, and the product of such parts: residual blocks (their functions the same way), maxima
-    over pools and others count by their constants. It is never larger than the product, and for a network
-    trained without a constraint often a fraction of it. With ``input_shape``, convolutions, pools of means,
+    ``method="lmi"`` bounds linear layers in a row, with activations of single entries between them, as one
+    part, by a matrix inequality. The result is the product of the parts. Residual blocks (whose functions are
+    bounded the same way), maxima over pools and other layers are parts with constants of their own. It
+    is never larger than the product of norms, and for a network trained without a constraint often a fraction
+    of it. With ``input_shape``, convolutions, pools of means,
     paddings and batch norms count as matrices, where inputs and outputs have at most 2,048 entries. Linear
     layers with nothing between are one map. ``steps`` of Newton's method find better multipliers: 40
     come within 0.1 % of LipSDP for small networks. Cholesky factorisations in double

@@ -40,7 +40,7 @@ def lyapunov_certificate(
     network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts in
     ‖Θ·‖ at this rate, for every input, U and b: two states that see the same inputs have
     :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 - h_0'‖_2`. Feedback of the output into the network
-    changes W and voids the proof. Source: Buehner and Young (2006); see
+    changes W, and the proof does not hold. Source: Buehner and Young (2006); see
     :func:`spectral_param.functional.scaled_norm`.
 
     A weight of :class:`spectral_param.LyapunovForm` already has its metric:

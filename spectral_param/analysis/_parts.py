@@ -21,7 +21,7 @@ from spectral_param.analysis._slopes import Slopes, slopes
 _EPS = torch.finfo(torch.float64).eps
 #: The most units between the maps of a part that Newton's method takes.
 MOST_UNITS = 2000
-# A product of two maps is one map if its error is at most so much of it.
+# Two maps are multiplied if the relative error of the product is at most this.
 _EXACT = 1e-7
 _SHAPES = (nn.Flatten, nn.Unflatten)
 
@@ -57,7 +57,7 @@ def number_of_part(part: Part, steps: int) -> float:
 
 
 def proven_forms(chain: Chain, steps: int) -> list[Scaled]:
-    """Return the chain in good units: with the closed choice, and with the best one of so many Newton steps.
+    """Return the chain in good units: by the closed choice, and by the best of ``steps`` Newton steps.
 
     Raises:
         ValueError: If there are too many units for steps.

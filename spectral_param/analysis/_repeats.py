@@ -70,7 +70,7 @@ def upsampled(module: Any, shape: Shape) -> float:
 
 
 def _is_exact(scale: float) -> bool:
-    """Return whether every pixel is copied so many times, whatever the size."""
+    """Return whether every pixel is copied ``scale`` times, whatever the size."""
     if scale != round(scale) or scale < 1:
         return False
     inverses = [

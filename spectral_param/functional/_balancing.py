@@ -55,7 +55,7 @@ from torch import Tensor
 _FIRST_RANGE = 8.0
 # The range of a step below which the whole step is taken, t doubles, and steps square the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
-# At most this many steps: on a device always as many. A search for bad logits found 35, for n = 64.
+# The most steps on the host, and the number of steps on a device. A search for bad logits found 35, n = 64.
 STEPS = 50
 # Matrices that are scaled together on the host: their rows stay in a core's cache.
 CHUNK = 4096

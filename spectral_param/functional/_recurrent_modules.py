@@ -95,7 +95,7 @@ def layer(
 
 
 def check_settings(module: nn.Module, name: str) -> None:
-    """Raise for what voids the proof: dropout in training, and projections."""
+    """Raise where the proof does not hold: with dropout in training, and with projections."""
     settings: Any = module
     if module.training and getattr(module, "dropout", 0) > 0 and getattr(module, "num_layers", 1) > 1:
         raise ValueError(

@@ -39,9 +39,10 @@ class ContractingGRUCell(nn.Module):
 
     .. math:: T_{ii} = \min(1, m/s_i), \qquad L_i = \log\frac{r - \min(s_i, m)}{1 - r}, \qquad m = r/2.
 
-    So a unit with small recurrent weights may hold its state for as long as the rate allows, by an update
-    gate of up to r; recurrent weights that take all they may leave it r/(2 - r), 0.96 for r = 0.98. Training
-    chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m = 1.
+    So the update gate of a unit with small recurrent weights may be as large as r, and holds the state for as
+    long as the rate allows. With the largest recurrent weights the gate is at most r/(2 - r), 0.96 for r =
+    0.98. Training chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m
+    = 1.
 
     The parameters are those of :class:`torch.nn.GRUCell`, with its names and shapes, and ``log_scaling``.
 
@@ -217,8 +218,8 @@ class ContractingGRU(SequenceLayer):
     trained with the weights, :math:`\max_i |h_i - h'_i|/d_i` shrinks by the rate in each step, whatever
     the inputs, the weights and the biases are and become in training. Each layer of a stack and each
     direction contracts at the rate, given what it reads; see :func:`spectral_param.analysis.contraction`,
-    which returns d. Gradients with respect to states do not explode. To feed the output back into the input
-    voids the proof.
+    which returns d. Gradients with respect to states do not explode. The proof does not hold if the output is
+    fed back into the input.
 
     Rows of the recurrent weights are scaled down, and the argument of the update gate is clamped from above;
     :class:`ContractingGRUCell` has the equations. What is proven starts in the cube :math:`|h_i| ≤ 1`,
@@ -226,7 +227,7 @@ class ContractingGRU(SequenceLayer):
     checks it raises ``RuntimeError``.)
 
     The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to
-    a twentieth or a fifth. The numbers on three tasks are in :doc:`/bounds_measured`.
+    a twentieth or a fifth. The numbers on three tasks are in :doc:`/costs`.
 
     Args:
         input_size: Number of features of the input.

@@ -18,7 +18,7 @@ import torch
 
 import spectral_param as sp
 from examples.demo import __main__ as entry
-from examples.demo import cli, pipeline
+from examples.demo import certificate, cli, forecast, memory
 from examples.demo.settings import COMPARED, rows
 from examples.papers import checkpoint, networks, tasks
 from examples.papers.trainer import Trainer
@@ -44,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def numbers(output: Path) -> dict[str, Any]:
     """All results but the times."""
     contents = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    for run in contents["runs"].values():
+    for run in contents["memory"]:
         del run["seconds"]
     return contents
 
@@ -73,12 +73,12 @@ def after(steps: int) -> Callable[[], int | None]:
 
 
 def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
-    for name in ("learning_curves", "eigenvalues", "gradient_norms"):
-        assert (finished / f"{name}.png").read_bytes().startswith(PNG)
+    for name in cli.FIGURES.split(", "):
+        assert (finished / name).read_bytes().startswith(PNG)
     contents = numbers(finished)
     assert contents["versions"]["torch"] == str(torch.__version__)
-    assert list(contents["runs"]) == [row.name for row in rows()]
-    for run in contents["runs"].values():
+    assert [run["network"] for run in contents["memory"]] == [row.label for row in rows()]
+    for run in contents["memory"]:
         assert run["test"] == pytest.approx(run["test"])  # not NaN
         if run["network"] != "LSTM":
             assert max(run["spectral_radius"].values()) <= 1 + 1e-5
@@ -93,18 +93,38 @@ def test_finished_run_prints_its_table_again_without_training(
     assert cli.main(["--quick", "--resume", "--output", str(finished)]) == 0
     assert numbers(finished) == before
     table = capsys.readouterr().out
-    assert re.search(r"Adding problem, T = 200 +ENRNN +MSE [\d.]+ +MSE 0\.16667 +221 ", table)
-    assert re.search(r"Digits, pixel by pixel +LSTM +accuracy [\d.]+% +accuracy 10\.0% ", table)
+    assert re.search(r"^LSTM +[\d.]+% +10\.0% ", table, re.MULTILINE)
+    assert re.search(r"^SpectralNorm\(1\.0\) +0\.5 +[\d.]+% +[\d.]+% +[01]\.\d\d$", table, re.MULTILINE)
+    assert re.search(r"^least squares +\d\.\d+ +\d\.\d+$", table, re.MULTILINE)
+
+
+def test_what_is_certified_survives_every_attack() -> None:
+    for found in certificate.compare(seed=3, quick=True):
+        assert found["lipschitz"] <= 1 + 1e-5 or found["network"] == "no constraint"
+        for certified, attacked in zip(found["certified"], found["attacked"], strict=True):
+            assert certified <= attacked
+        assert found["certified"][0] == found["attacked"][0]  # No change at all.
+        assert found["attacked"][-1] < 0.5 * found["attacked"][0]  # The attack finds what it looks for.
+
+
+def test_a_forecast_is_of_the_rows_that_follow() -> None:
+    found = forecast.compare(seed=0, quick=True)
+    clean, noisy = forecast.recording(0)
+    assert (clean.shape, len(found["future"])) == ((400, 4), 100)
+    assert found["past"] == noisy[:300, 0].tolist()
+    assert found["future"] == clean[300:, 0].tolist()
+    assert found["spectral_radius"][forecast.MODELS[1]] <= 1 + 1e-9
+    assert all(len(rows) == 100 for rows in found["forecast"].values())
 
 
 @pytest.mark.parametrize("steps", [3, 4, 6])
 def test_interrupted_run_goes_on_to_the_same_state(tmp_path: Path, steps: int) -> None:
     # Two networks of four steps: stopped within the first, at its end, and within the second.
-    chosen = [row for row in rows(quick=True) if row.section == "digits"][::2]
+    chosen = rows(quick=True)[::2]
     assert [(row.label, row.training["steps"]) for row in chosen] == [("ENRNN", 4), ("LSTM", 4)]
 
     def states(output: Path, resume: bool, stop: Callable[[], int | None]) -> list[Any]:
-        finished = pipeline.run_demo(chosen, output, 0, resume, stop)
+        finished = memory.train(chosen, output, [0], resume, stop)
         return [trained.trainer.state() for trained in finished]
 
     expected = states(tmp_path / "whole", False, lambda: None)
@@ -170,13 +190,11 @@ def test_first_signal_is_remembered_and_handlers_come_back(number: signal.Signal
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.parametrize("section", ["adding-200", "digits"])
-def test_networks_of_a_task_have_equally_many_parameters(section: str) -> None:
+def test_the_networks_have_equally_many_parameters() -> None:
     counts = []
     for row in COMPARED:
-        if row.section == section:
-            task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, 0)
-            counts.append(sp.num_free_parameters(networks.build(row.network, task, 0, torch.float32)))
+        task = tasks.build({**row.task, "tiny": True, "batch_size": 4}, 0)
+        counts.append(sp.num_free_parameters(networks.build(row.network, task, 0, torch.float32)))
     assert len(counts) == 3
     assert max(counts) <= 1.02 * min(counts)
 

@@ -1,7 +1,9 @@
+import ast
 import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,33 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), f"{target}: no such file"
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+def redirects():
+    """Return where addresses of earlier pages lead, as the configuration of the documentation has it."""
+    for statement in ast.parse((DOCS / "conf.py").read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "redirects":
+            return ast.literal_eval(statement.value)
+    raise AssertionError("docs/conf.py: expected `redirects = {...}`")
+
+
+def test_every_address_of_an_earlier_page_leads_to_a_page_and_a_heading():
+    for address, target in redirects().items():
+        assert not (DOCS / f"{address}.md").exists(), f"{address}: a page, and a redirect"
+        name, _, anchor = target.partition("#")
+        page = (DOCS / name).with_suffix(".md")
+        assert page.exists(), f"{address} leads to {target}: no such page"
+        assert not anchor or anchor in anchors(page), f"{address} leads to {target}: no such heading"
+
+
+def test_no_page_that_ever_was_is_lost():
+    log = ["git", "log", "--format=", "--name-only", "--diff-filter=DR", "--no-renames", "--", "docs/*.md"]
+    done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        pytest.skip("No history, or no page was removed in the part of it that is here.")
+    gone = {Path(line) for line in done.stdout.split() if not (ROOT / line).exists()}
+    lost = {str(page) for page in gone} - {f"docs/{address}.md" for address in redirects()}
+    assert lost == set(), "add them to `redirects` in docs/conf.py"
 
 
 # Tables -----------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_circles_and_imports_upwards_are_found() -> None:
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
     assert "spectral_param._context" in graph("spectral_param")["spectral_param.functional._cayley"]
-    assert "examples.papers.trainer" in graph("examples")["examples.demo.pipeline"]
+    assert "examples.papers.trainer" in graph("examples")["examples.demo.memory"]
     assert {"spectral_param.init", "spectral_param.nn"} <= graph("spectral_param")["spectral_param"]
 
 
