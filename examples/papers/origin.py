@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import functools
 import importlib.metadata
@@ -130,6 +131,8 @@ def is_ancestor(recorded: str) -> bool:
 def is_stale(recorded: str, paths: Iterable[str]) -> bool:
     """Return whether a number is stale: its origin is lost, or what it depends on has changed.
 
+    Comments and docstrings are no change.
+
     Args:
         recorded: The commit that measured it.
         paths: What it depends on, as git's pathspecs.
@@ -142,4 +145,24 @@ def is_stale(recorded: str, paths: Iterable[str]) -> bool:
 
 @functools.cache
 def _has_changed(recorded: str, paths: tuple[str, ...]) -> bool:
-    return bool(_git("diff", "--quiet", recorded, "HEAD", "--", *paths).returncode)
+    changed = _git("diff", "--name-only", "--no-renames", recorded, "HEAD", "--", *paths)
+    return bool(changed.returncode) or any(_has_other_code(recorded, p) for p in changed.stdout.splitlines())
+
+
+@functools.cache
+def _has_other_code(recorded: str, path: str) -> bool:
+    sources = [_git("show", f"{revision}:{path}") for revision in (recorded, "HEAD")]
+    if not path.endswith(".py") or any(source.returncode for source in sources):
+        return True
+    before, now = (_code(source.stdout) for source in sources)
+    return before != now
+
+
+def _code(source: str) -> str:
+    """Return what a Python file does, without its comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return ast.dump(tree)

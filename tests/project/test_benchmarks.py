@@ -180,7 +180,13 @@ def repository(monkeypatch, tmp_path):
     git("commit", "-m", "first")
     git("commit", "-m", "second", "--allow-empty")
     monkeypatch.setattr(origin, "ROOT", tmp_path)
-    asked = (origin.commit, origin.has_history, origin.is_ancestor, origin._has_changed)
+    asked = (
+        origin.commit,
+        origin.has_history,
+        origin.is_ancestor,
+        origin._has_changed,
+        origin._has_other_code,
+    )
     for function in asked:
         function.cache_clear()
     yield git
@@ -209,6 +215,25 @@ def test_a_number_is_stale_once_what_it_depends_on_has_changed(repository) -> No
     assert not origin.is_stale(repository("rev-parse", "HEAD"), ["spectral_param"])
     assert origin.is_stale(origin.UNKNOWN, ["docs"])
     assert origin.is_stale(f"{first}-dirty", ["docs"])
+
+
+def test_comments_and_docstrings_make_no_number_stale(repository) -> None:
+    file = origin.ROOT / "spectral_param/a.py"
+    commits = []
+    for source in (
+        '"""Doc."""\n\n\ndef f(x):\n    """Return x."""\n    return x\n',
+        '"""Another."""\n\n\ndef f(x):\n    """Return the same."""\n    # As it is.\n    return x\n',
+        '"""Another."""\n\n\ndef f(x):\n    """Return the same."""\n    # As it is.\n    return x + 1\n',
+    ):
+        file.write_text(source)
+        repository("commit", "-a", "-m", "another")
+        commits.append(repository("rev-parse", "HEAD"))
+        origin._has_changed.cache_clear()
+        origin._has_other_code.cache_clear()
+        if len(commits) == 2:
+            assert not origin.is_stale(commits[0], ["spectral_param"])
+    assert origin.is_stale(commits[0], ["spectral_param"])
+    assert origin.is_stale(commits[1], ["spectral_param"])
 
 
 def faults_of(environment):
