@@ -25,6 +25,7 @@ from spectral_param.dynamics._recordings import (
     whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
+    nearly_unexplained,
     no_better,
     remarks_on_columns,
     remarks_on_inputs,
@@ -35,6 +36,7 @@ from spectral_param.dynamics._selection.choose import Choice, choose, choose_rid
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import Options
+from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -74,17 +76,19 @@ class StableLinearModel(Fitted):
             ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
         states: Number of hidden states, for recordings of outputs that are not states: it allows no delays,
             rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
-            rows. None, the default, takes the rows as states. The fit begins with canonical variates
-            (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
-            1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on
-            to the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
+            rows, and finds the dead times of inputs. None, the default, takes the rows as states. The fit
+            begins with canonical variates (Larimore, "Canonical variate analysis in identification,
+            filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
+            for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
+            Identification", 1999) by Levenberg-Marquardt.
         feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
             both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
             ``states="cv"``, else False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
-            whose past matters. 1 by default.
+            whose past matters. 1 by default. With hidden states, B and D have as many times the columns, and
+            no dead time is looked for.
         rank: Number of leading singular vectors of the states to project on, as in dynamic mode
             decomposition: for states with more dimensions than there are samples. None, the default, does not
             project. With delays, the stacked rows are projected.
@@ -109,7 +113,10 @@ class StableLinearModel(Fitted):
             n is the number of columns times ``delays``, the newest row last.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
-        D_: Feedthrough ``(p, m)`` of hidden states, zeros unless it is fitted; None without inputs.
+        D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
+            last; zeros unless it is fitted; None without inputs.
+        dead_time_: Rows by which each input acts late, ``(m,)``, beside the one row by which every input
+            without feedthrough does: found by ``states="cv"``, else 0; None without hidden states.
         feedthrough_: Whether D is fitted.
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros.
@@ -135,7 +142,8 @@ class StableLinearModel(Fitted):
             states. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
             from it.
-        choice_: The :class:`Choice` of ``horizon="cv"``; else None.
+        choice_: The :class:`Choice` of ``horizon="cv"``, or the :class:`OrderChoice` of ``states="cv"``;
+            else None.
         lagged_inputs_: Input matrix of the rows of U before the newest, the oldest first:
             ``(n, m·(input_delays − 1))``, or ``(n, m·(delays − 1))`` if ``"cv"`` chose them; else None.
         period_: The period of ``"one period ago"``; None without one.
@@ -289,7 +297,7 @@ class StableLinearModel(Fitted):
         for holds, arguments, where, remedy in (
             (
                 self.states is not None,
-                ("horizon", "start", "towards", "delays", "input_delays", "rank", "ridge", "period"),
+                ("horizon", "start", "towards", "delays", "rank", "ridge", "period"),
                 f"states={self.states!r}",
                 "Hidden states hold what earlier rows say.",
             ),
@@ -329,19 +337,24 @@ class StableLinearModel(Fitted):
         """Fit hidden states."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, through is True, self.offset, max_iter)
+        options = Options(radius, through is True, self.offset, max_iter, self.input_delays)
         assert self.states is not None
         found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
         model, blocks = found.model, found.blocks
-        self.feedthrough_, self.order_errors_ = found.feedthrough, found.errors
+        self.feedthrough_, self.choice_, self.order_errors_ = found.feedthrough, found.choice, None
+        if isinstance(self.choice_, OrderChoice):
+            self.order_errors_ = self.choice_.errors
         self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
+        self._set_inputs(self.B_, self.input_delays)
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
-        self.choice_ = self.lagged_inputs_ = self.components_ = self._noise = None
-        self._filter, self._lags = model, 1
+        self.components_ = self._noise = None
+        self._filter, self.dead_time_ = model, np.array(found.dead_time, dtype=int)
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
+        if self.B_ is not None and self.forecast_error_ is not None:
+            _say(nearly_unexplained(self.forecast_error_["model"], self.states == "cv", self.offset), 4)
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""
@@ -477,19 +490,24 @@ class StableLinearModel(Fitted):
         lags: int = 1,
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
-        self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
+        self.fit_, self.choice_, self._coordinates, self.dead_time_ = fit, choice, coordinates, None
         self.feedthrough_, self._spread = False, None
         self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
-        m = B.shape[1] // lags
-        self.B_ = B[:, B.shape[1] - m :] if m else None
-        self.lagged_inputs_ = B[:, :-m] if m and lags > 1 else None
+        self._set_inputs(B, lags)
         self.radius_ = fit.bound if self.time == "discrete" else None
         self._scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
         unknowns = len(self.A_) + U.shape[1] + self.offset  # of a row of A, B and c
         self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
+
+    def _set_inputs(self, B: Array | None, lags: int) -> None:
+        """Set what acts of so many rows of inputs side by side, the newest last."""
+        m = 0 if B is None else B.shape[1] // lags
+        self.B_ = B[:, B.shape[1] - m :] if B is not None and m else None
+        self.lagged_inputs_ = B[:, :-m] if B is not None and m and lags > 1 else None
+        self._lags = lags
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""

@@ -14,6 +14,9 @@ class Numbers(NamedTuple):
     exact: float = 1e-8  # An error that is rounding: no fit is better.
     chance: float = 1.0  # Standard errors by which −log p of orders that are equally good differs.
 
+    luck: float = 0.01  # Share of recordings in which chance alone shows a dead time that is then tried.
+    poor: float = 0.8  # Error of forecasts with inputs from which on a fit says what was tried.
+
     # Ladders: what is tried.
     # Ridges, in mean squares of a state.
     ridges: tuple[float, ...] = (0.0, 1e-12, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3)

@@ -34,6 +34,7 @@ class Options(NamedTuple):
     feedthrough: bool
     offset: bool
     max_iter: int
+    lags: int = 1  # rows of inputs side by side, the newest last
 
 
 class Innovations(NamedTuple):

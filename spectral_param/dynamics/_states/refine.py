@@ -90,7 +90,7 @@ class Likelihood:
         The rows of past and future of one are as few as the order needs, those of the other many, for a
         filter that forgets slowly.
         """
-        longest = longest_span(self.recordings)
+        longest = longest_span(self.recordings, self.options.lags)
         spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
         starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
         return self.refined(min(starts, key=lambda point: point.error))
