@@ -13,7 +13,8 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, Units, blocks_of
+from spectral_param.dynamics._measured import Coordinates, Units, Variant, blocks_of
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
 from spectral_param.dynamics._recordings import (
     Missing,
@@ -21,7 +22,6 @@ from spectral_param.dynamics._recordings import (
     Recording,
     pairs_of,
     recordings_of,
-    side_by_side,
     whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
@@ -32,7 +32,7 @@ from spectral_param.dynamics._remarks import (
     remarks_on_pairs,
     require_variation,
 )
-from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
+from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import Options
@@ -110,7 +110,8 @@ class StableLinearModel(Fitted):
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
-            n is the number of columns times ``delays``, the newest row last.
+            n is the number of columns times ``delays``, the newest row last; with the drift that "cv" may
+            choose (``choice_.towards == "drift"``), times ``delays + 1``: forecasts need one row more.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
         D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
@@ -119,7 +120,7 @@ class StableLinearModel(Fitted):
             without feedthrough does: found by ``states="cv"``, else 0; None without hidden states.
         feedthrough_: Whether D is fitted.
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
-        offset_: c, or zeros.
+        offset_: c, or zeros: without ``offset``, "cv" may choose a drift, whose c is that of one row.
         states_: Number of hidden states; None without them.
         order_errors_: Error on held-out rows of each number of states that ``states="cv"`` tried: the mean
             of −log p of a row, without its constant; else None.
@@ -255,7 +256,7 @@ class StableLinearModel(Fitted):
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
-        self.n_features_in_ = recordings[0].x.shape[1]
+        self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
         if self.states is not None:
             self._fit_states(recordings, through)
         elif Y is None:
@@ -372,41 +373,33 @@ class StableLinearModel(Fitted):
         """Fit one step, or a number of steps, or what is chosen."""
         rows, inputs = [r.x for r in recordings], [r.u for r in recordings]
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
-        memory, lags = max(self.delays, self.input_delays), self.input_delays
-        parts = [
-            (coordinates.into(Y[memory - self.delays :]), side_by_side(U, lags)[memory - lags :])
-            for Y, U in zip(rows, inputs, strict=True)
-        ]
-        _say(remarks_on_inputs(parts), 4)
+        variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
+        _say(remarks_on_inputs(variant.parts), 4)
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
             require_variation("inputs", inputs)
-        lead = self._lead_of(max(map(len, rows)))
-        common, choice = self.rank is not None, None
-        units = Units.of(parts, self.offset, common)
+        lead, choice = self._lead_of(max(map(len, rows))), None
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            variants = {lags: (parts, units)}
-            if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
-                lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
-                variants[self.delays] = lagged, Units.of(lagged, self.offset, common)
+            variants = self._variants(rows, inputs, variant)
             # Of the rows stacked for delays only the newest is forecast.
-            found, choice, folds, of_folds = choose(
-                {rows: of_units.parts(of, self.offset) for rows, (of, of_units) in variants.items()},
+            found, choice, folds, of_folds, way = choose(
+                {way: of.scaled() for way, of in variants.items()},
                 lead,
                 bound_of(_NAME, "discrete", self.radius, None),
-                self._towards(units),
+                self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
                 self.verbose,
             )
-            lags = self.delays if choice.lagged_inputs else lags
-            parts, units = variants[lags]
-            fit: StableFit | ForecastFit = restored(found, units, self.offset)
-            models = [units.restored(*model) for model in of_folds]
+            variant = variants[way]
+            self._constant = variant.offset
+            fit: StableFit | ForecastFit = restored(found, variant.units, variant.offset)
+            models = [variant.units.restored(*model) for model in of_folds]
         else:
+            parts, units = variant.parts, variant.units
             fit = self._fit_of(parts, units)
             if self.horizon is not None or self.lead is not None:
                 folds = folds_of(parts, lead)[-1:]
@@ -414,13 +407,26 @@ class StableLinearModel(Fitted):
                 models = [self._split(self._fit_of(fold.kept, units)) for fold in folds]
             except ValueError:  # The rows before do not suffice for a fit.
                 folds = []
-        newest = [Y[memory - 1 :] for Y in rows]
+        coordinates, lags, parts, newest, units, _ = variant
         unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
         blocks, residuals = blocks_of(folds, models, unit, parts, coordinates, newest, lead)
         deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
         self._set(fit, coordinates, *pairs_of(parts), deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
+
+    def _variants(self, rows: list[Array], inputs: list[Array], variant: Variant) -> dict[Way, Variant]:
+        """Return what "cv" tries: earlier inputs, too, and levels that drift."""
+        lags, coordinates = self.input_delays, variant.coordinates
+        found = {Way(lags): variant}
+        if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
+            found[Way(self.delays)] = Variant.of(rows, inputs, coordinates, self.delays, self.offset)
+        count = self.delays + 1
+        long = min(map(len, rows)) > max(count, lags) + 1  # for a pair of differences
+        may_drift = self.rank is None and self.towards is None and (self.radius or 1.0) >= 1
+        if may_drift and long and count * coordinates.width <= NUMBERS.many:
+            found[Way(lags, count)] = Variant.of_levels(rows, inputs, self.delays, lags)
+        return found
 
     def _lead_of(self, longest: int) -> int:
         """Return the lead for recordings of at most so many rows; warn if they are too few."""
@@ -476,7 +482,7 @@ class StableLinearModel(Fitted):
         """Return A, B and c of a fit, whose last input is constant where there is an offset."""
         n = len(fit.A)
         B = np.zeros((n, 0)) if fit.B is None else fit.B
-        return (fit.A, B[:, :-1], B[:, -1]) if self.offset else (fit.A, B, np.zeros(n))
+        return (fit.A, B[:, :-1], B[:, -1]) if self._constant else (fit.A, B, np.zeros(n))
 
     def _set(
         self,
@@ -499,7 +505,7 @@ class StableLinearModel(Fitted):
         self.radius_ = fit.bound if self.time == "discrete" else None
         self._scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
-        unknowns = len(self.A_) + U.shape[1] + self.offset  # of a row of A, B and c
+        unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
         self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
 
     def _set_inputs(self, B: Array | None, lags: int) -> None:

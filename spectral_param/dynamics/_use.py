@@ -60,6 +60,7 @@ class Fitted(Estimator):
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _constant: bool  # whether there is c
     _lags: int  # rows of inputs that act on a state, given or chosen
     _filter: Innovations | None  # of hidden states
     _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
@@ -70,7 +71,7 @@ class Fitted(Estimator):
     def _memory(self) -> int:
         """Rows that a forecast needs."""
         late = 0 if self.dead_time_ is None else int(self.dead_time_.max(initial=0))
-        return max(self.delays, self._lags) + late
+        return max(self._coordinates.delays, self._lags) + late
 
     @property
     def _all_inputs(self) -> Array | None:
@@ -81,7 +82,7 @@ class Fitted(Estimator):
 
     def _stacked(self, rows: Array) -> Array:
         """Return the states of the model from the row on that has all rows before it that it needs."""
-        return self._coordinates.into(rows)[self._memory - self.delays :]
+        return self._coordinates.into(rows)[self._memory - self._coordinates.delays :]
 
     def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
@@ -219,7 +220,7 @@ class Fitted(Estimator):
 
         The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
         offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
-        fit all rows best.
+        fit all rows best. States that drift have no such point: x* is 0, and the response has the drift.
 
         Args:
             X: Recording ``(rows, n)``, in order of time.
@@ -280,9 +281,10 @@ class Fitted(Estimator):
         rows = self._states(X, "X", method, self._memory)
         # The last row of inputs acts on no state of X.
         inputs = self._inputs(U, len(rows) - 1, method, exact=False)
-        A, driven = self._of_one_step(self._driven(inputs) - self.offset_)
+        drifts = isinstance(self.choice_, Choice) and self.choice_.towards == "drift"
+        A, driven = self._of_one_step(self._driven(inputs) - (0 if drifts else self.offset_))
         offset = self._of_one_step(self.offset_[None])[1][0]
-        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        center = 0 * offset if drifts else np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
         rest = np.zeros(len(A))
         forced = driven_states(A, rest, driven)
         states = self._stacked(rows) - center - forced
@@ -362,7 +364,7 @@ class Fitted(Estimator):
                 "as this model by start_from(model.to_dlti())."
             )
         return StableLinear(
-            self.A_, self._all_inputs, self.offset_ if self.offset else None, self.time, self.fit_.bound
+            self.A_, self._all_inputs, self.offset_ if self._constant else None, self.time, self.fit_.bound
         )
 
     def to_dlti(self) -> Any:
