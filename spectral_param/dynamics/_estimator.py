@@ -338,7 +338,7 @@ class StableLinearModel(Fitted):
         """Fit hidden states."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, through is True, self.offset, max_iter, self.input_delays)
+        options = Options(radius, through is True, self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
         found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
         model, blocks = found.model, found.blocks

@@ -117,7 +117,7 @@ def order(
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short))
+    quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short), gain=NUMBERS.little)
     none = (0,) * recordings[0][1].shape[1]
     dead = heard(recordings) if options.lags == 1 else none
     tried: list[Tried] = []

@@ -46,6 +46,13 @@ FAULTS = (
         "as_many_states",
     ),
     Fault(
+        "begun: forecasts of a block begin one step late and its inputs with them",
+        "spectral_param/dynamics/_selection/folds.py",
+        "x = np.broadcast_to(rows[starts], (",
+        "x = np.broadcast_to(rows[np.maximum(starts - 3, 0)], (",
+        "short_field",
+    ),
+    Fault(
         "season: one period ago is the row of the start",
         "spectral_param/dynamics/_intervals.py",
         "before = at + k + 1 - -(-(k + 1) // period) * period",

@@ -4,10 +4,10 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "late: the dead time is where the correlation is largest",
-        "spectral_param/dynamics/_states/dead_time.py",
-        "while above[at - 1]:",
-        "while False:",
+        "late: no dead time is looked for",
+        "spectral_param/dynamics/_states/order.py",
+        "if any(dead):",
+        "if False:",
         "dead_times_are_found",
     ),
     Fault(

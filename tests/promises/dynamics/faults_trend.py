@@ -8,7 +8,7 @@ FAULTS = (
         "spectral_param/dynamics/_selection/folds.py",
         "rows if trend else last)",
         "last)",
-        "those_who_know",
+        "both_sides",
     ),
     Fault(
         "drifting: the constant of the differences is left out",

@@ -82,6 +82,16 @@ def test_levels_that_trend_are_forecast_as_by_those_who_know(rows, width, noise,
 
 
 @far
+@pytest.mark.parametrize(("rows", "width", "noise", "seed"), [(120, 2, 1.0, 1), (160, 3, 0.8, 1)])
+def test_rows_on_both_sides_of_a_block_are_no_judge_of_a_trend(rows, width, noise, seed):
+    X = levels(rows, width, noise, 0.5, seed)
+    table = StableLinearModel(horizon="cv", lead=12).fit(X).choice_.table
+    drift = table["towards"] == "drift"
+    # Fits of the levels know where a block lies from the rows behind it: then both are as good.
+    assert table["score"][drift].min() < 0.8 * table["score"][~drift].min()
+
+
+@far
 def test_the_drift_is_that_of_the_rows_and_their_sum():
     X = levels(120, 2, 0.05, 0.0, 5)
     model = StableLinearModel(horizon="cv", lead=10).fit(X)
