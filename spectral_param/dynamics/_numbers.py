@@ -14,7 +14,10 @@ class Numbers(NamedTuple):
     exact: float = 1e-8  # An error that is rounding: no fit is better.
     chance: float = 1.0  # Standard errors by which −log p of orders that are equally good differs.
 
+    # Of 43 systems without dead times 2 were tried with one, of one row. Of 43 with 3 to 39 rows 41 were
+    # found, and 2 were a row too long before orders were tried.
     luck: float = 0.01  # Share of recordings in which chance alone shows a dead time that is then tried.
+    # Plants whose dead time was not looked for had 0.81 and 0.93, and 0.02 and 0.05 with it.
     poor: float = 0.8  # Error of forecasts with inputs from which on a fit says what was tried.
 
     # Ladders: what is tried.

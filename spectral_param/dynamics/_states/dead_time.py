@@ -29,15 +29,16 @@ def shifted(recordings: list[Rows], dead: tuple[int, ...], first: int | None = N
 
 def heard(recordings: list[Rows]) -> tuple[int, ...]:
     """Return the dead time of each input that the correlations show, 0 where they show none."""
-    m, most = recordings[0][1].shape[1], min(len(Y) for Y, _ in recordings) // 4
+    m, most = recordings[0][1].shape[1], max(len(Y) for Y, _ in recordings) // 4
     depth = min(NUMBERS.settling, longest_span(recordings), most)
     if not m or depth < 1:
         return (0,) * m
+    recordings = [of for of in recordings if len(of[0]) > depth + 1]
     e, v = (_innovations([of[i] for of in recordings], depth) for i in (0, 1))
     size_e, size_v = (np.sqrt(sum(np.square(M).sum(axis=0) for M in of)) for of in (e, v))
     found = np.zeros((most + 1, len(size_e), m))
     for i in range(most + 1):
-        found[i] = sum(E[i:].T @ V[: len(V) - i] for E, V in zip(e, v, strict=True))
+        found[i] = sum(E[i:].T @ V[: max(len(V) - i, 0)] for E, V in zip(e, v, strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.abs(found / size_e[:, None] / size_v) * sum(map(len, e)) ** 0.5
     # One of all lags of all pairs is as large as that by chance in so many recordings.

@@ -46,10 +46,10 @@ FAULTS = (
         "as_many_states",
     ),
     Fault(
-        "begun: forecasts of a block begin one step late and its inputs with them",
-        "spectral_param/dynamics/_selection/folds.py",
-        "x = np.broadcast_to(rows[starts], (",
-        "x = np.broadcast_to(rows[np.maximum(starts - 3, 0)], (",
+        "worst: the candidate of the largest score is taken",
+        "spectral_param/dynamics/_selection/choose.py",
+        "return min(rows, key=lambda row: row.score)",
+        "return max(rows, key=lambda row: row.score * (row.score < 1e9))",
         "short_field",
     ),
     Fault(
