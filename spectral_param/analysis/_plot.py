@@ -342,7 +342,7 @@ def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
         ValueError: If it is not such a choice.
     """
     table = getattr(choice, "table", None)
-    if not table:
+    if not table or "horizon" not in table:
         raise ValueError(
             'choice: expected choice_ of a StableLinearModel(horizon="cv") after fit, got '
             f"{described(choice)}."

@@ -7,11 +7,13 @@ from spectral_param.dynamics._intervals import Forecast
 from spectral_param.dynamics._one_step.fit import StableFit, fit_stable
 from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.dynamics._states.fit import StatesFit
+from spectral_param.dynamics._states.order import OrderChoice
 
 __all__ = [
     "Choice",
     "Forecast",
     "ForecastFit",
+    "OrderChoice",
     "StableFit",
     "StableLinearModel",
     "StatesFit",

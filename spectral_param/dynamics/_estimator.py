@@ -13,7 +13,8 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, Units, blocks_of
+from spectral_param.dynamics._measured import Coordinates, Units, Variant, blocks_of
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
 from spectral_param.dynamics._recordings import (
     Missing,
@@ -21,20 +22,21 @@ from spectral_param.dynamics._recordings import (
     Recording,
     pairs_of,
     recordings_of,
-    side_by_side,
     whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
+    nearly_unexplained,
     no_better,
     remarks_on_columns,
     remarks_on_inputs,
     remarks_on_pairs,
     require_variation,
 )
-from spectral_param.dynamics._selection.choose import Choice, choose, choose_ridge
+from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import Options
+from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -74,17 +76,19 @@ class StableLinearModel(Fitted):
             ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
         states: Number of hidden states, for recordings of outputs that are not states: it allows no delays,
             rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
-            rows. None, the default, takes the rows as states. The fit begins with canonical variates
-            (Larimore, "Canonical variate analysis in identification, filtering, and adaptive control", CDC
-            1990; Van Overschee and De Moor, "Subspace Identification for Linear Systems", 1996) and goes on
-            to the least prediction error (Ljung, "System Identification", 1999) by Levenberg-Marquardt.
+            rows, and finds the dead times of inputs. None, the default, takes the rows as states. The fit
+            begins with canonical variates (Larimore, "Canonical variate analysis in identification,
+            filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
+            for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
+            Identification", 1999) by Levenberg-Marquardt.
         feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
             both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
             ``states="cv"``, else False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
-            whose past matters. 1 by default.
+            whose past matters. 1 by default. With hidden states, B and D have as many times the columns, and
+            no dead time is looked for.
         rank: Number of leading singular vectors of the states to project on, as in dynamic mode
             decomposition: for states with more dimensions than there are samples. None, the default, does not
             project. With delays, the stacked rows are projected.
@@ -106,13 +110,17 @@ class StableLinearModel(Fitted):
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
-            n is the number of columns times ``delays``, the newest row last.
+            n is the number of columns times ``delays``, the newest row last; with the drift that "cv" may
+            choose (``choice_.towards == "drift"``), times ``delays + 1``: forecasts need one row more.
         B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
-        D_: Feedthrough ``(p, m)`` of hidden states, zeros unless it is fitted; None without inputs.
+        D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
+            last; zeros unless it is fitted; None without inputs.
+        dead_time_: Rows by which each input acts late, ``(m,)``, beside the one row by which every input
+            without feedthrough does: found by ``states="cv"``, else 0; None without hidden states.
         feedthrough_: Whether D is fitted.
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
-        offset_: c, or zeros.
+        offset_: c, or zeros: without ``offset``, "cv" may choose a drift, whose c is that of one row.
         states_: Number of hidden states; None without them.
         order_errors_: Error on held-out rows of each number of states that ``states="cv"`` tried: the mean
             of −log p of a row, without its constant; else None.
@@ -135,7 +143,8 @@ class StableLinearModel(Fitted):
             states. ``bound_active`` says whether
             an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
             from it.
-        choice_: The :class:`Choice` of ``horizon="cv"``; else None.
+        choice_: The :class:`Choice` of ``horizon="cv"``, or the :class:`OrderChoice` of ``states="cv"``;
+            else None.
         lagged_inputs_: Input matrix of the rows of U before the newest, the oldest first:
             ``(n, m·(input_delays − 1))``, or ``(n, m·(delays − 1))`` if ``"cv"`` chose them; else None.
         period_: The period of ``"one period ago"``; None without one.
@@ -247,7 +256,7 @@ class StableLinearModel(Fitted):
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
-        self.n_features_in_ = recordings[0].x.shape[1]
+        self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
         if self.states is not None:
             self._fit_states(recordings, through)
         elif Y is None:
@@ -289,7 +298,7 @@ class StableLinearModel(Fitted):
         for holds, arguments, where, remedy in (
             (
                 self.states is not None,
-                ("horizon", "start", "towards", "delays", "input_delays", "rank", "ridge", "period"),
+                ("horizon", "start", "towards", "delays", "rank", "ridge", "period"),
                 f"states={self.states!r}",
                 "Hidden states hold what earlier rows say.",
             ),
@@ -329,19 +338,24 @@ class StableLinearModel(Fitted):
         """Fit hidden states."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, through is True, self.offset, max_iter)
+        options = Options(radius, through is True, self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
         found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
         model, blocks = found.model, found.blocks
-        self.feedthrough_, self.order_errors_ = found.feedthrough, found.errors
+        self.feedthrough_, self.choice_, self.order_errors_ = found.feedthrough, found.choice, None
+        if isinstance(self.choice_, OrderChoice):
+            self.order_errors_ = self.choice_.errors
         self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
+        self._set_inputs(self.B_, self.input_delays)
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
-        self.choice_ = self.lagged_inputs_ = self.components_ = self._noise = None
-        self._filter, self._lags = model, 1
+        self.components_ = self._noise = None
+        self._filter, self.dead_time_ = model, np.array(found.dead_time, dtype=int)
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
+        if self.B_ is not None and self.forecast_error_ is not None:
+            _say(nearly_unexplained(self.forecast_error_["model"], self.states == "cv", self.offset), 4)
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""
@@ -359,41 +373,33 @@ class StableLinearModel(Fitted):
         """Fit one step, or a number of steps, or what is chosen."""
         rows, inputs = [r.x for r in recordings], [r.u for r in recordings]
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
-        memory, lags = max(self.delays, self.input_delays), self.input_delays
-        parts = [
-            (coordinates.into(Y[memory - self.delays :]), side_by_side(U, lags)[memory - lags :])
-            for Y, U in zip(rows, inputs, strict=True)
-        ]
-        _say(remarks_on_inputs(parts), 4)
+        variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
+        _say(remarks_on_inputs(variant.parts), 4)
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
             require_variation("inputs", inputs)
-        lead = self._lead_of(max(map(len, rows)))
-        common, choice = self.rank is not None, None
-        units = Units.of(parts, self.offset, common)
+        lead, choice = self._lead_of(max(map(len, rows))), None
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            variants = {lags: (parts, units)}
-            if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
-                lagged = [(Y, side_by_side(U, self.delays)) for (Y, _), U in zip(parts, inputs, strict=True)]
-                variants[self.delays] = lagged, Units.of(lagged, self.offset, common)
+            variants = self._variants(rows, inputs, variant)
             # Of the rows stacked for delays only the newest is forecast.
-            found, choice, folds, of_folds = choose(
-                {rows: of_units.parts(of, self.offset) for rows, (of, of_units) in variants.items()},
+            found, choice, folds, of_folds, way = choose(
+                {way: of.scaled() for way, of in variants.items()},
                 lead,
                 bound_of(_NAME, "discrete", self.radius, None),
-                self._towards(units),
+                self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
                 self.verbose,
             )
-            lags = self.delays if choice.lagged_inputs else lags
-            parts, units = variants[lags]
-            fit: StableFit | ForecastFit = restored(found, units, self.offset)
-            models = [units.restored(*model) for model in of_folds]
+            variant = variants[way]
+            self._constant = variant.offset
+            fit: StableFit | ForecastFit = restored(found, variant.units, variant.offset)
+            models = [variant.units.restored(*model) for model in of_folds]
         else:
+            parts, units = variant.parts, variant.units
             fit = self._fit_of(parts, units)
             if self.horizon is not None or self.lead is not None:
                 folds = folds_of(parts, lead)[-1:]
@@ -401,13 +407,26 @@ class StableLinearModel(Fitted):
                 models = [self._split(self._fit_of(fold.kept, units)) for fold in folds]
             except ValueError:  # The rows before do not suffice for a fit.
                 folds = []
-        newest = [Y[memory - 1 :] for Y in rows]
+        coordinates, lags, parts, newest, units, _ = variant
         unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
         blocks, residuals = blocks_of(folds, models, unit, parts, coordinates, newest, lead)
         deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
         self._set(fit, coordinates, *pairs_of(parts), deviation, choice, lags)
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
+
+    def _variants(self, rows: list[Array], inputs: list[Array], variant: Variant) -> dict[Way, Variant]:
+        """Return what "cv" tries: earlier inputs, too, and levels that drift."""
+        lags, coordinates = self.input_delays, variant.coordinates
+        found = {Way(lags): variant}
+        if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
+            found[Way(self.delays)] = Variant.of(rows, inputs, coordinates, self.delays, self.offset)
+        count = self.delays + 1
+        long = min(map(len, rows)) > max(count, lags) + 1  # for a pair of differences
+        may_drift = self.rank is None and self.towards is None and (self.radius or 1.0) >= 1
+        if may_drift and long and count * coordinates.width <= NUMBERS.many:
+            found[Way(lags, count)] = Variant.of_levels(rows, inputs, self.delays, lags)
+        return found
 
     def _lead_of(self, longest: int) -> int:
         """Return the lead for recordings of at most so many rows; warn if they are too few."""
@@ -463,7 +482,7 @@ class StableLinearModel(Fitted):
         """Return A, B and c of a fit, whose last input is constant where there is an offset."""
         n = len(fit.A)
         B = np.zeros((n, 0)) if fit.B is None else fit.B
-        return (fit.A, B[:, :-1], B[:, -1]) if self.offset else (fit.A, B, np.zeros(n))
+        return (fit.A, B[:, :-1], B[:, -1]) if self._constant else (fit.A, B, np.zeros(n))
 
     def _set(
         self,
@@ -477,19 +496,24 @@ class StableLinearModel(Fitted):
         lags: int = 1,
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
-        self.fit_, self.choice_, self._coordinates, self._lags = fit, choice, coordinates, lags
+        self.fit_, self.choice_, self._coordinates, self.dead_time_ = fit, choice, coordinates, None
         self.feedthrough_, self._spread = False, None
         self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
-        m = B.shape[1] // lags
-        self.B_ = B[:, B.shape[1] - m :] if m else None
-        self.lagged_inputs_ = B[:, :-m] if m and lags > 1 else None
+        self._set_inputs(B, lags)
         self.radius_ = fit.bound if self.time == "discrete" else None
         self._scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
-        unknowns = len(self.A_) + U.shape[1] + self.offset  # of a row of A, B and c
+        unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
         self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
+
+    def _set_inputs(self, B: Array | None, lags: int) -> None:
+        """Set what acts of so many rows of inputs side by side, the newest last."""
+        m = 0 if B is None else B.shape[1] // lags
+        self.B_ = B[:, B.shape[1] - m :] if B is not None and m else None
+        self.lagged_inputs_ = B[:, :-m] if B is not None and m and lags > 1 else None
+        self._lags = lags
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""

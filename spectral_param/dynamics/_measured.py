@@ -83,6 +83,42 @@ class Units(NamedTuple):
         return A, inputs, c
 
 
+class Variant(NamedTuple):
+    """Recordings as states and inputs of a model."""
+
+    coordinates: Coordinates
+    lags: int  # rows of inputs side by side
+    parts: list[Part]
+    newest: list[Array]  # the row that each state stands for
+    units: Units
+    offset: bool
+
+    @classmethod
+    def of(
+        cls, rows: list[Array], inputs: list[Array], coordinates: Coordinates, lags: int, offset: bool
+    ) -> Variant:
+        """Return the states of all rows that have those before them that they need."""
+        memory = max(coordinates.delays, lags)
+        parts = [
+            (coordinates.into(Y[memory - coordinates.delays :]), side_by_side(U, lags)[memory - lags :])
+            for Y, U in zip(rows, inputs, strict=True)
+        ]
+        units = Units.of(parts, offset, coordinates.components is not None)
+        return cls(coordinates, lags, parts, [Y[memory - 1 :] for Y in rows], units, offset)
+
+    @classmethod
+    def of_levels(cls, rows: list[Array], inputs: list[Array], delays: int, lags: int) -> Variant:
+        """Return the states whose differences have so many rows: one more row, all in the same units."""
+        found = cls.of(rows, inputs, Coordinates(rows[0].shape[1], delays + 1), lags, True)
+        width, units = found.coordinates.width, found.units
+        x, mean_x = (np.tile(of[-width:], delays + 1) for of in (units.x, units.mean_x))
+        return found._replace(units=units._replace(x=x, mean_x=mean_x))
+
+    def scaled(self) -> list[Part]:
+        """Return the recordings in their units."""
+        return self.units.parts(self.parts, self.offset)
+
+
 def _deviation(M: Array) -> Array:
     """Return the standard deviation of each column, the size of one that is constant but for rounding."""
     size = np.abs(M).max(axis=0, initial=0.0)

@@ -198,6 +198,12 @@ def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
     return R[:, :n], R[:, n + m :], R[:, n : n + m]
 
 
+def delayed(U: Array, dead: Sequence[int], first: int) -> Array:
+    """Return the inputs that act ``dead`` rows late, one number for each, at the rows from ``first`` on."""
+    columns = [U[first - d : len(U) - d, i] for i, d in enumerate(dead)]
+    return np.stack(columns, axis=1) if columns else U[first:]
+
+
 def side_by_side(rows: Array, count: int) -> Array:
     """Return so many successive rows as one, the newest last, ``(len(rows) - count + 1, …)``."""
     last = len(rows) - count + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._recordings import Part, Recording, side_by_side
 
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
@@ -127,6 +128,25 @@ def no_better(errors: dict[str, Array]) -> list[str]:
         "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
         for name, mean in means.items()
         if mean < means.get("model", 0.0)
+    ]
+
+
+def nearly_unexplained(error: Array, chosen: bool, offset: bool) -> list[str]:
+    """Return what to say where a fit with inputs explains little of the rows that are held out."""
+    mean = float(np.nanmean(error)) if np.isfinite(error).any() else 0.0
+    if mean < NUMBERS.poor:
+        return []
+    tried = "numbers of states, feedthrough and dead times" if chosen else "this number of states"
+    more = [
+        *([] if chosen else ["states='cv', which finds the order and dead times"]),
+        *([] if offset else ["offset=True"]),
+        *(["input_delays=... for inputs that act over many rows"] if chosen else []),
+        "more inputs, if others act",
+        "a smaller lead=, if noise drives the outputs",
+    ]
+    return [
+        f"forecasts of held-out rows have an error of {mean:.2g}, where the mean has 1: the inputs explain "
+        f"little of the outputs. Tried: {tried}. Try {', or '.join(more)}."
     ]
 
 

@@ -23,3 +23,27 @@ def variances(A: Array, C: Array, Q: Array, R: Array, P: Array, steps: int) -> A
         found[k] = np.diag(C @ P @ C.T + R)
         P = A @ P @ A.T + Q
     return found
+
+
+def with_late_inputs(
+    A: Array, B: Array, C: Array, D: Array, late: list[int], m: int
+) -> tuple[Array, Array, Array, Array]:
+    """Return matrices of m inputs whose earlier rows are states.
+
+    Column j of B and D is of the input j modulo m, and acts ``late[j]`` rows late.
+    """
+    depth = [max(late[j::m], default=0) for j in range(m)]
+    n, begin = len(A), len(A) + np.concatenate([[0], np.cumsum(depth)]).astype(int)
+    size = int(begin[-1])
+    whole, inputs = np.zeros((size, size)), np.zeros((size, m))
+    outputs, through = np.zeros((len(C), size)), np.zeros((len(C), m))
+    whole[:n, :n], outputs[:, :n] = A, C
+    for i in range(m):
+        inputs[begin[i] : begin[i] + 1, i] = depth[i] > 0
+        held = np.arange(begin[i], begin[i] + depth[i] - 1)
+        whole[held + 1, held] = 1.0
+    for j, d in enumerate(late):
+        to_states, to_outputs, at = (whole, outputs, begin[j % m] + d - 1) if d else (inputs, through, j % m)
+        to_states[:n, at] += B[:, j]
+        to_outputs[:, at] += D[:, j]
+    return whole, inputs, outputs, through

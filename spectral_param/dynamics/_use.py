@@ -16,12 +16,13 @@ from spectral_param.dynamics._intervals import Forecast, Interval, check_interva
 from spectral_param.dynamics._measured import Coordinates
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
-from spectral_param.dynamics._recordings import Missing, recordings_of, side_by_side
-from spectral_param.dynamics._rollout import driven_states, variances
+from spectral_param.dynamics._recordings import Missing, delayed, recordings_of, side_by_side
+from spectral_param.dynamics._rollout import driven_states, variances, with_late_inputs
 from spectral_param.dynamics._selection.choose import Choice
 from spectral_param.dynamics._sklearn import Estimator, not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
 from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out
+from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.functional._checks import whole_number
 
 
@@ -44,8 +45,9 @@ class Fitted(Estimator):
     offset_: Array
     radius_: float | None
     states_: int | None
+    dead_time_: Array | None
     order_errors_: dict[int, float] | None
-    choice_: Choice | None
+    choice_: Choice | OrderChoice | None
     forecast_error_: dict[str, Array] | None
     period_: int | None
     components_: Array | None
@@ -58,6 +60,7 @@ class Fitted(Estimator):
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _constant: bool  # whether there is c
     _lags: int  # rows of inputs that act on a state, given or chosen
     _filter: Innovations | None  # of hidden states
     _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
@@ -67,7 +70,8 @@ class Fitted(Estimator):
     @property
     def _memory(self) -> int:
         """Rows that a forecast needs."""
-        return max(self.delays, self._lags)
+        late = 0 if self.dead_time_ is None else int(self.dead_time_.max(initial=0))
+        return max(self._coordinates.delays, self._lags) + late
 
     @property
     def _all_inputs(self) -> Array | None:
@@ -78,7 +82,7 @@ class Fitted(Estimator):
 
     def _stacked(self, rows: Array) -> Array:
         """Return the states of the model from the row on that has all rows before it that it needs."""
-        return self._coordinates.into(rows)[self._memory - self.delays :]
+        return self._coordinates.into(rows)[self._memory - self._coordinates.delays :]
 
     def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
@@ -93,7 +97,8 @@ class Fitted(Estimator):
         Returns:
             Array ``(N − delays − window + 2, n)``, with the larger of ``delays`` and ``input_delays``. Each
             prediction needs delays + window − 1 successive rows of X, and is what follows the last of them.
-            With hidden states, ``(N, p)``: each prediction uses all rows up to its own.
+            With hidden states, ``(N, p)``: each prediction uses all rows up to its own. Inputs that act late
+            leave fewer, those from the row on for which all inputs are known.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
@@ -105,8 +110,8 @@ class Fitted(Estimator):
             raise ValueError(f"StableLinearModel.predict: expected window=1 {where}, got {window}.")
         rows = self._states(X, "X", "predict", self._memory + window - 1)
         if self._filter is not None:
-            inputs = self._inputs(U, len(rows), "predict")
-            found = filtered(self._filter, (rows, inputs[:-1]))[0]
+            inputs = self._acting(self._inputs(U, len(rows), "predict"))
+            found = filtered(self._filter, (rows[self._memory - 1 :], inputs[:-1]))[0]
             return predicted(self._filter, found[1:], inputs[1:])
         driven = self._driven(self._inputs(U, len(rows), "predict"))
         states = self._stacked(rows)
@@ -171,6 +176,7 @@ class Fitted(Estimator):
         rows = self._states(x0, "x0", "simulate", self._memory, one=True)
         inputs = self._inputs(U, len(rows) - 1 + steps, "simulate", exact=False)
         if self._filter is not None:
+            rows, inputs = rows[self._memory - 1 :], self._acting(inputs)
             found, P = filtered(self._filter, (rows, inputs[: len(rows)]))
             mean = rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)
         else:
@@ -214,7 +220,7 @@ class Fitted(Estimator):
 
         The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
         offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
-        fit all rows best.
+        fit all rows best. States that drift have no such point: x* is 0, and the response has the drift.
 
         Args:
             X: Recording ``(rows, n)``, in order of time.
@@ -275,9 +281,10 @@ class Fitted(Estimator):
         rows = self._states(X, "X", method, self._memory)
         # The last row of inputs acts on no state of X.
         inputs = self._inputs(U, len(rows) - 1, method, exact=False)
-        A, driven = self._of_one_step(self._driven(inputs) - self.offset_)
+        drifts = isinstance(self.choice_, Choice) and self.choice_.towards == "drift"
+        A, driven = self._of_one_step(self._driven(inputs) - (0 if drifts else self.offset_))
         offset = self._of_one_step(self.offset_[None])[1][0]
-        center = np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
+        center = 0 * offset if drifts else np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
         rest = np.zeros(len(A))
         forced = driven_states(A, rest, driven)
         states = self._stacked(rows) - center - forced
@@ -357,7 +364,7 @@ class Fitted(Estimator):
                 "as this model by start_from(model.to_dlti())."
             )
         return StableLinear(
-            self.A_, self._all_inputs, self.offset_ if self.offset else None, self.time, self.fit_.bound
+            self.A_, self._all_inputs, self.offset_ if self._constant else None, self.time, self.fit_.bound
         )
 
     def to_dlti(self) -> Any:
@@ -365,14 +372,15 @@ class Fitted(Estimator):
 
         The outputs are those of hidden states or, without them, the newest measured row. Without inputs in
         the fit, the input is the innovation e (for measured states, what drives each state). The offset is
-        left out: y is measured from it, or from the point at rest. python-control takes
-        ``control.ss(model.A_, model.B_, model.C_, model.D_, model.dt)``.
+        left out: y is measured from it, or from the point at rest. Inputs that act late, by ``dead_time_`` or
+        ``input_delays``, have a state for each row, behind those of ``A_``. python-control takes
+        ``control.ss(system.A, system.B, system.C, system.D, system.dt)``.
 
         Returns:
             The system, with A, B, C and D.
 
         Raises:
-            ValueError: If the model is not fitted, is one of continuous time, or has ``lagged_inputs_``.
+            ValueError: If the model is not fitted, or is one of continuous time.
         """
         from scipy.signal import dlti
 
@@ -382,18 +390,19 @@ class Fitted(Estimator):
                 "StableLinearModel.to_dlti: expected discrete time, got a model of continuous time. Pass its "
                 "matrices to scipy.signal.lti."
             )
-        if self.lagged_inputs_ is not None:
-            raise ValueError(
-                "StableLinearModel.to_dlti: expected inputs of one row, got lagged_inputs_. Fit states=n, "
-                "whose states hold what earlier inputs did."
-            )
-        n = len(self.A_)
+        n, given = len(self.A_), self._all_inputs
         if self.C_ is not None:
-            B, D = (self.K_, np.eye(len(self.C_))) if self.B_ is None else (self.B_, self.D_)
-            return dlti(self.A_, B, self.C_, D, dt=self.dt)
-        B = np.eye(n) if self.B_ is None else self.B_
-        C = self._coordinates.newest(np.eye(n)).T
-        return dlti(self.A_, B, C, np.zeros((len(C), B.shape[1])), dt=self.dt)
+            C, D = self.C_, np.eye(len(self.C_)) if self.D_ is None else self.D_
+            B = self.K_ if given is None else given
+        else:
+            C = self._coordinates.newest(np.eye(n)).T
+            B = np.eye(n) if given is None else given
+            D = np.zeros((len(C), B.shape[1]))
+        assert B is not None
+        m = B.shape[1] if given is None else B.shape[1] // self._lags
+        dead = np.zeros(m, dtype=int) if self.dead_time_ is None or given is None else self.dead_time_
+        late = [int(dead[j % m]) + self._lags - 1 - j // m for j in range(B.shape[1])]
+        return dlti(*with_late_inputs(self.A_, B, C, D, late, m), dt=self.dt)
 
     def _inputs(self, U: Any, rows: int, method: str, exact: bool = True) -> Array:
         """Return so many rows of inputs; more than these are refused if the number has to be ``exact``.
@@ -420,6 +429,11 @@ class Fitted(Estimator):
         if self._filter is None or self.feedthrough_:
             return U[:needed]
         return np.vstack([U[:needed], np.zeros((1, m))])
+
+    def _acting(self, inputs: Array) -> Array:
+        """Return what acts of the inputs of hidden states, from the first row on for which all is known."""
+        dead = np.zeros(inputs.shape[1], dtype=int) if self.dead_time_ is None else self.dead_time_
+        return side_by_side(delayed(inputs, dead.tolist(), self._memory - self._lags), self._lags)
 
     def _driven(self, inputs: Array) -> Array:
         """Return B u + c for each state that these rows make."""

@@ -5,7 +5,8 @@ rows from measured starts:
 
 1. one step, shrunk towards the zero matrix, the identity ("no change") and a regression of each state on
    itself, with eigenvalues clipped;
-2. from the best of these, horizons from short to long, with both starts, each fit from the one before.
+2. where a linear drift has a better score than no change, differences that are shrunk towards it;
+3. from the best of the first, horizons from short to long, with both starts, each fit from the one before.
 
 The rule: the error of each candidate is multiplied by the factor of its kind, and the least product is taken.
 The winner is fitted again to all rows.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -34,7 +36,7 @@ from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._recordings import Part, Places
 from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
-from spectral_param.dynamics._selection.shrunk import OneStep
+from spectral_param.dynamics._selection.shrunk import Drift, OneStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Choice:
         start: ``"measured"`` or ``"estimated"``.
         ridge: Weight of ‖A − A₀‖² and ‖B‖², in units of the mean square of a state, in standard deviations.
         towards: A₀: ``"zero"``, ``"no change"`` (the identity), ``"AR(1)"`` (diagonal, a regression of each
-            state on itself) or ``"given"``.
+            state on itself), ``"drift"`` (differences are constant) or ``"given"``.
         error: Mean over the leads of the relative error on held-out rows, in the coordinates of ``A_``.
         lagged_inputs: Whether earlier rows of the inputs act, too, as many as there are delays.
         table: The candidates, as scikit-learn's ``cv_results_``: an array for each of ``"start"``,
@@ -67,6 +69,13 @@ class Choice:
 # The rule -----------------------------------------------------------------------------------------
 
 
+class Way(NamedTuple):
+    """What a state and its inputs are made of."""
+
+    lags: int  # rows of the inputs that act
+    levels: int = 0  # side by side in a state, if they may drift
+
+
 class Candidate(NamedTuple):
     """A way to fit, and its error on held-out rows."""
 
@@ -74,10 +83,15 @@ class Candidate(NamedTuple):
     horizon: int | None
     ridge: float
     towards: str
-    lags: int
+    way: Way
     error: float
     spread: float
     factor: float
+
+    @property
+    def still(self) -> bool:
+        """Whether it forecasts no change."""
+        return (self.towards, self.ridge) == ("no change", NUMBERS.ridges[-1])
 
     @property
     def score(self) -> float:
@@ -94,6 +108,8 @@ def table_of(rows: list[Candidate], taken: Candidate) -> dict[str, Array]:
     """Return the candidates as columns, with scores, and why each was or was not taken."""
     found: dict[str, Array] = {}
     for name, of in zip(Candidate._fields, zip(*rows, strict=True), strict=True):
+        if name == "way":
+            name, of = "lags", tuple(way.lags for way in of)
         plain = all(isinstance(value, (int, float)) for value in of)
         found[name] = np.array(of, dtype=None if plain else object)
     found["score"] = np.array([row.score for row in rows])
@@ -115,18 +131,19 @@ def _verdict(row: Candidate, taken: Candidate) -> str:
 
 
 def choose(
-    variants: dict[int, list[Part]],
+    variants: dict[Way, list[Part]],
     lead: int,
     radius: float,
     towards: Array | None = None,
     starts: Sequence[str] = get_args(Start),
     shown: slice = slice(None),
     verbose: int = 0,
-) -> tuple[ForecastFit, Choice, list[Fold], list[Model]]:
-    """Return the fit that forecasts rows held out best, what was chosen, the folds, and their models.
+) -> tuple[ForecastFit, Choice, list[Fold], list[Model], Way]:
+    """Return the fit that forecasts rows held out best, what was chosen, folds, their models, the variant.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
-    are forecast: by the rows of inputs that act, the fewest first. A bar shows how far it is if ``verbose``.
+    are forecast: by the rows of inputs that act, the fewest first, and last, if any, levels that may drift. A
+    bar shows how far it is if ``verbose``.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
@@ -140,14 +157,14 @@ def choose(
         best.ridge,
         best.towards,
         best.error,
-        best.lags > min(variants),
+        best.way.lags > min(way.lags for way in variants),
         table_of(found.rows, best),
     )
-    return fit, choice, folds, models
+    return fit, choice, folds, models, best.way
 
 
 def searched(
-    variants: dict[int, list[Part]],
+    variants: dict[Way, list[Part]],
     lead: int,
     radius: float,
     towards: Array | None = None,
@@ -156,22 +173,38 @@ def searched(
     verbose: int = 0,
 ) -> Searched:
     """Return the candidates, with the arguments of :func:`choose`."""
-    some = _some(next(iter(variants.values())), lead)
-    searches = {lags: _Search(lags, of, some, lead, shown, radius, towards) for lags, of in variants.items()}
-    fits = 4 * (len(searches) + sum(len(ladder_of(start)) + 1 for start in starts))
-    with progress_of("horizon='cv'", fits, verbose) as progress:
-        rows = []
-        for lags, search in searches.items():
-            rows += search.one_step(lags > min(searches))
+    fits = 4 * (len(variants) + sum(len(ladder_of(start)) + 1 for start in starts))
+
+    def begun(trend: bool) -> tuple[dict[Way, _Search], list[Candidate], list[Candidate]]:
+        """Return the searches, and their fits of one step: those that do not drift, and those that do."""
+        searches: dict[Way, _Search] = {}
+        rows: tuple[list[Candidate], list[Candidate]] = ([], [])
+        some = _some(next(iter(variants.values())), lead)
+        for way, parts in variants.items():
+            kind = partial(Drift, levels=way.levels) if way.levels else partial(OneStep, towards=towards)
+            places = _some(parts, lead) if way.levels else some
+            if way.levels and len(folds_of(parts, lead, places, trend)) < 2:
+                continue  # A row less than the others have is too few.
+            searches[way] = _Search(way, parts, places, lead, shown, partial(kind, radius=radius), trend)
+            rows[way.levels > 0].extend(searches[way].one_step(len(searches) > 1))
             progress(4)
+        return searches, *rows
+
+    with progress_of("horizon='cv'", fits, verbose) as progress:
+        searches, rows, drifts = begun(False)
+        if drifts and drifts[-1].score < picked([row for row in rows if row.still]).score:
+            # Rows on both sides of a block know the level between them: only what follows is a judge.
+            searches, rows, drifts = begun(True)
+        else:
+            drifts = drifts[-1:]
         # The way to longer horizons begins at a fit, be "no change" as good.
         one = picked([row for row in rows if row.factor >= 1])
         models: dict[Candidate, list[Model]] = {}
         if one.error >= NUMBERS.exact:
             for start in starts:
-                models |= searches[one.lags].ladder(one, start, progress)
-            rows += models
-    return Searched(rows, one, models, searches, variants, radius, towards)
+                models |= searches[one.way].ladder(one, start, progress)
+            rows += [*models, *drifts]
+    return Searched(rows, one, models, searches, variants)
 
 
 class Searched(NamedTuple):
@@ -180,20 +213,17 @@ class Searched(NamedTuple):
     rows: list[Candidate]
     one: Candidate  # at which the longer horizons begin
     models: dict[Candidate, list[Model]]  # of the folds, of longer horizons
-    searches: dict[int, _Search]
-    variants: dict[int, list[Part]]
-    radius: float
-    towards: Array | None
+    searches: dict[Way, _Search]
+    variants: dict[Way, list[Part]]
 
     def fitted(self, row: Candidate) -> tuple[ForecastFit, list[Fold], list[Model]]:
         """Return the fit of a candidate to all rows, the folds, and the fits to them."""
-        search, parts = self.searches[row.lags], self.variants[row.lags]
+        search, parts = self.searches[row.way], self.variants[row.way]
         of_folds = self.models[row] if row in self.models else search.fits(row)
-        whole = OneStep(parts, self.radius, self.towards)
+        whole = search.kind(parts)
         A, B = search.on_all_rows(row, self.one, of_folds, parts, whole)
         error = search.objective(whole, row).over(parts, row.horizon).error(A, B)
-        reached = spectral_radius(A)
-        fit = ForecastFit(A, B, error, error, self.radius, reached, row.horizon, row.start)
+        fit = ForecastFit(A, B, error, error, whole.radius, spectral_radius(A), row.horizon, row.start)
         return fit, search.folds, of_folds
 
 
@@ -216,24 +246,24 @@ class _Search:
 
     def __init__(
         self,
-        lags: int,
+        way: Way,
         parts: list[Part],
         some: Places,
         lead: int,
         shown: slice,
-        radius: float,
-        towards: Array | None,
+        kind: Callable[..., OneStep],
+        trend: bool,
     ) -> None:
-        self.lags, self.lead, self.shown = lags, lead, shown
-        self.parts, self.folds = cut(parts, some), folds_of(parts, lead, some)
+        self.way, self.lead, self.shown, self.kind = way, lead, shown, kind
+        self.parts, self.folds = cut(parts, some), folds_of(parts, lead, some, trend)
         if len(self.folds) < 2:
             raise ValueError(
                 "StableLinearModel: expected at least 6 rows for horizon='cv', which holds rows out, got "
                 f"{sum(len(Y) for Y, _ in self.parts)} in {len(parts)} recordings. Pass horizon=1 and "
                 "ridge > 0, or record more."
             )
-        self.whole = OneStep(self.parts, radius, towards)
-        self.data = [OneStep(fold.kept, radius, towards) for fold in self.folds]
+        self.whole = kind(self.parts)
+        self.data = [kind(fold.kept) for fold in self.folds]
         self.n, self.m = self.whole.n, self.whole.m
         # Whether there are about as many rows as unknowns in a row of A and B.
         self.few = sum(len(U) for _, U in self.parts) < NUMBERS.few * (self.n + self.m)
@@ -273,7 +303,7 @@ class _Search:
                 else:
                     factor[i] = np.inf
         return [
-            Candidate("measured", 1, ridge, towards, self.lags, *map(float, numbers))
+            Candidate("measured", 1, ridge, towards, self.way, *map(float, numbers))
             for (towards, ridge), *numbers in zip(ways, error, spread, factor, strict=True)
         ]
 
@@ -362,7 +392,7 @@ def choose_ridge(X: Array, Y: Array, U: Array, fit: Callable[..., tuple[Array, A
             squares[i, k] = np.square((X[block] @ A.T + U[block] @ B.T + c - Y[block]) / size).sum()
     error, spread = np.sqrt(squares.sum(axis=1) / total), np.sqrt(4 * squares / total).std(axis=1)
     rows = [
-        Candidate("measured", 1, float(ridge), "zero", 1, float(of), float(spread_of), 1.0)
+        Candidate("measured", 1, float(ridge), "zero", Way(1), float(of), float(spread_of), 1.0)
         for ridge, of, spread_of in zip(ridges, error, spread, strict=True)
     ]
     best = picked(rows)

@@ -100,13 +100,15 @@ def cut(recordings: list[Part], places: Places) -> list[Part]:
     return found
 
 
-def folds_of(recordings: list[Part], lead: int, places: Places | None = None) -> list[Fold]:
+def folds_of(
+    recordings: list[Part], lead: int, places: Places | None = None, trend: bool = False
+) -> list[Fold]:
     """Return the folds: whole recordings, as those that will be forecast are, or blocks of successive rows.
 
     Recordings are held out whole if there are at least three, of which none has most of the rows.
     The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
     together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
-    held out. With places, only these rows are in the folds.
+    held out. With places, only these rows are in the folds. With a trend, rows behind a block are not kept.
     """
     if places is None:
         places = [(i, 0, len(Y)) for i, (Y, _) in enumerate(recordings)]
@@ -129,8 +131,14 @@ def folds_of(recordings: list[Part], lead: int, places: Places | None = None) ->
         edges = np.linspace(0, rows, count + 1).astype(int).tolist()
         weights = [1.0] * (count - 1) + [count - 1.0 if single else 1.0]
         blocks = list(zip(edges, edges[1:], weights, strict=False))
-    folds = [fold(*_without(places, first, last), weight) for first, last, weight in blocks]
-    return _judges([of for of in folds if of.kept and of.held])
+    folds = [
+        fold(*_without(places, first, last, rows if trend else last), weight)
+        for first, last, weight in blocks
+    ]
+    found = [of for of in folds if of.kept and of.held]
+    if trend and len(found) < 2:  # A short recording has too few rows before the blocks.
+        return folds_of(recordings, lead, places)
+    return _judges(found)
 
 
 def _judges(folds: list[Fold]) -> list[Fold]:
@@ -160,16 +168,19 @@ def _share(fold: Fold) -> float:
     return float(np.linalg.eigvalsh(onto.T @ onto)[0])
 
 
-def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:
-    """Return what is left of the places without these of their rows, and these, in pieces of two or more."""
+def _without(places: Places, first: int, last: int, after: int) -> tuple[Places, Places]:
+    """Return what is left of the places, and these of their rows, in pieces of two or more.
+
+    What is left are the rows before ``first``, and from ``after`` on.
+    """
     kept: Places = []
     held: Places = []
     for i, begin, end in places:
-        low, high = (min(max(begin + edge, begin), end) for edge in (first, last))
-        for a, b, to in ((begin, low, kept), (low, high, held), (high, end, kept)):
+        low, high, beyond = (min(max(begin + edge, begin), end) for edge in (first, last, after))
+        for a, b, to in ((begin, low, kept), (low, high, held), (beyond, end, kept)):
             if b - a >= 2:
                 to.append((i, a, b))
-        first, last = first - (end - begin), last - (end - begin)
+        first, last, after = (edge - (end - begin) for edge in (first, last, after))
     return kept, held
 
 

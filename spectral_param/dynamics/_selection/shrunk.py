@@ -1,4 +1,4 @@
-r"""One-step fits that are shrunk towards a matrix, and made stable.
+r"""One-step fits that are shrunk towards a matrix, and made stable; of differences, towards a drift.
 
 .. math:: \min_{A, B} \tfrac12 ‖Y - X A^T - U B^T‖^2 + \tfrac12 λ (‖A - A_0‖^2 + ‖B‖^2)
 
@@ -9,11 +9,13 @@ without noise. Then eigenvalues of A are clipped.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._eigenvalues import clipped
-from spectral_param.dynamics._recordings import Part, triangular_pairs
+from spectral_param.dynamics._recordings import Part, pairs_of, triangular_pairs
 
 _CUT = 1e-13  # of the largest singular value; what is smaller is rounding
 
@@ -23,7 +25,7 @@ class OneStep:
 
     def __init__(self, parts: list[Part], radius: float, towards: Array | None = None) -> None:
         self.radius = radius
-        self.X, self.Y, self.U = triangular_pairs(parts)
+        self.X, self.Y, self.U = self.pairs(parts)
         self.n, self.m = self.X.shape[1], self.U.shape[1]
         self.Z = np.hstack([self.X, self.U])
         self.P, self.s, Vt = np.linalg.svd(self.Z, full_matrices=False)
@@ -39,6 +41,10 @@ class OneStep:
         }
         if towards is not None:
             self.aims = {"given": towards}
+
+    def pairs(self, parts: list[Part]) -> tuple[Array, Array, Array]:
+        """Return X, Y and U, of which the products count."""
+        return triangular_pairs(parts)
 
     def shrunk(self, ridges: Array, stable: bool = False) -> tuple[Array, Array]:
         """Return A ``(fits, n, n)`` and B ``(fits, n, m)`` with the least error, for each aim and ridge.
@@ -72,3 +78,61 @@ class OneStep:
         rows = (ridge * self.unit) ** 0.5 * np.eye(self.m)
         left = np.vstack([self.Y - self.X @ inside.T, np.zeros((self.m, self.n))])
         return inside, np.linalg.lstsq(np.vstack([self.U, rows]), left, rcond=None)[0].T
+
+
+class Drift(OneStep):
+    r"""Differences that are shrunk towards a constant: levels that drift.
+
+    With Δ_k = x_k − x_{k−1}, the model is Δ⁺ = A_Δ Δ + B u + c, without a penalty of c: A_Δ = B = 0 is a
+    linear drift. States are so many successive levels side by side, the newest last, and the last input is
+    constant.
+    """
+
+    def __init__(self, parts: list[Part], radius: float, levels: int) -> None:
+        self.levels, self.width = levels, parts[0][0].shape[1] // levels
+        super().__init__(parts, radius)
+        self.steady = self._of_levels(np.zeros((1, self.n, self.n)))[0]
+        self.aims = {"drift": self.steady}
+
+    def pairs(self, parts: list[Part]) -> tuple[Array, Array, Array]:
+        """Return X, Y and U of the differences, about their means."""
+        p = self.width
+        X, Y, U = pairs_of([(Y[:, p:] - Y[:, :-p], U[:, :-1]) for Y, U in parts])
+        self.means = [M.mean(axis=0) for M in (X, Y, U)]
+        n, m = X.shape[1], U.shape[1]
+        R: Any = np.linalg.qr(
+            np.hstack(
+                [M - mean for M, mean in zip((X, U, Y), (self.means[i] for i in (0, 2, 1)), strict=True)]
+            ),
+            mode="r",
+        )
+        return R[:, :n], R[:, n + m :], R[:, n : n + m]
+
+    def shrunk(self, ridges: Array, stable: bool = True) -> tuple[Array, Array]:
+        """Return A and B of the levels for each ridge, stable."""
+        self.aims = {"drift": np.zeros((self.n, self.n))}
+        A, B = super().shrunk(ridges, stable=True)
+        self.aims = {"drift": self.steady}
+        mean_X, mean_Y, mean_U = self.means
+        c = mean_Y - A @ mean_X - B @ mean_U
+        given = np.concatenate([B, c[:, :, None]], axis=2)
+        return self._of_levels(A), self._back @ np.concatenate([given, given[:, -self.width :]], axis=1)
+
+    def fit(self, towards: str, ridge: float) -> tuple[Array, Array]:
+        """Return A and B of the levels for one ridge, stable."""
+        (A,), (B,) = self.shrunk(np.array([ridge]))
+        return A, B
+
+    @property
+    def _back(self) -> Array:
+        """The levels from their differences and the newest level, the oldest first."""
+        later = np.kron(np.triu(np.ones((self.levels, self.levels - 1))), np.eye(self.width))
+        return np.hstack([-later, np.tile(np.eye(self.width), (self.levels, 1))])
+
+    def _of_levels(self, A: Array) -> Array:
+        """Return the matrix of the levels for each of those of the differences."""
+        newest = A[:, -self.width :]
+        both = np.zeros((len(A), self.n + self.width, self.n + self.width))
+        both[:, : self.n, : self.n], both[:, self.n :, : self.n] = A, newest
+        both[:, self.n :, self.n :] = np.eye(self.width)
+        return self._back @ both @ np.linalg.inv(self._back)

@@ -11,11 +11,12 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._eigenvalues import spectral_radius
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._intervals import Block
-from spectral_param.dynamics._recordings import Recording
+from spectral_param.dynamics._recordings import Recording, side_by_side
 from spectral_param.dynamics._selection.folds import default_lead
+from spectral_param.dynamics._states.dead_time import shifted
 from spectral_param.dynamics._states.model import Innovations, Options
 from spectral_param.dynamics._states.modes import spread_of
-from spectral_param.dynamics._states.order import forecasts, order, require
+from spectral_param.dynamics._states.order import OrderChoice, forecasts, order, require
 from spectral_param.dynamics._states.refine import Likelihood
 
 
@@ -58,7 +59,8 @@ class Found(NamedTuple):
 
     model: Innovations
     feedthrough: bool
-    errors: dict[int, float] | None  # of each order that was tried
+    dead_time: tuple[int, ...]
+    choice: OrderChoice | None
     blocks: list[Block]  # forecasts of rows that were held out
     eigenvalues: Array
     spread: Array  # covariances of real and imaginary part of their logarithms
@@ -80,18 +82,23 @@ def fit_states(
     Raises:
         ValueError: If rows or inputs do not suffice.
     """
-    rows = [(r.x, np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)), mode="edge")) for r in recordings]
-    errors = None
+    rows = []
+    for r in recordings:
+        U = side_by_side(np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)), mode="edge"), options.lags)
+        rows.append((r.x[options.lags - 1 :], U))
+    choice, dead = None, (0,) * recordings[0].u.shape[1]
     if states == "cv":
         if lead is None:
             lead = default_lead(max(len(Y) for Y, _ in rows))
-        require(rows, 1)
-        n, through, errors = order(rows, options, lead, verbose, both)
-        options = options._replace(feedthrough=through)
+        require(rows, 1, options.lags)
+        choice = order(rows, options, lead, verbose, both)
+        n, dead = choice.states, choice.dead_time
+        options = options._replace(feedthrough=choice.feedthrough)
+        rows = shifted(rows, dead)
     else:
         n = int(states)
-        require(rows, n)
+        require(rows, n, options.lags)
     blocks = forecasts(rows, options, n, lead) if lead is not None else []
     problem = Likelihood(rows, options)
     point = problem.best(n)
-    return Found(problem.model(point), options.feedthrough, errors, blocks, *spread_of(problem, point))
+    return Found(problem.model(point), options.feedthrough, dead, choice, blocks, *spread_of(problem, point))

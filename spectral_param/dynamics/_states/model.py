@@ -34,6 +34,8 @@ class Options(NamedTuple):
     feedthrough: bool
     offset: bool
     max_iter: int
+    gain: float = 1e-3  # of the logarithm of the likelihood, where the refinement ends
+    lags: int = 1  # rows of inputs side by side, the newest last
 
 
 class Innovations(NamedTuple):

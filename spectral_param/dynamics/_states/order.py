@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from typing import NamedTuple
+
 import numpy as np
 
 from spectral_param._matrices import Array
@@ -11,33 +15,34 @@ from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
+from spectral_param.dynamics._states.dead_time import heard, shifted
 from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
 from spectral_param.dynamics._states.refine import Likelihood, basis_of, responses
-from spectral_param.dynamics._states.subspace import longest_span
+from spectral_param.dynamics._states.subspace import longest_span, newest
 
 _NAME = "StableLinearModel"
 _SAME = 1e-9  # of the largest singular value of the inputs: a direction that is smaller is rounding
 
 
-def largest_order(recordings: list[Rows]) -> int:
+def largest_order(recordings: list[Rows], lags: int = 1) -> int:
     """Return the most states that the rows allow."""
     p, m = (M.shape[1] for M in recordings[0])
     rows = sum(len(Y) for Y, _ in recordings)
     # n(2p + m) unknowns, and a first state of each recording.
-    return min(longest_span(recordings) * p, (rows * p - 1) // (2 * p + m + len(recordings)))
+    return min(longest_span(recordings, lags) * p, (rows * p - 1) // (2 * p + m + len(recordings)))
 
 
-def require(recordings: list[Rows], states: int) -> None:
+def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
     """Raise a ValueError unless outputs vary, and rows and inputs suffice for so many states."""
     Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
     require_variation("outputs", [Y])
-    most = largest_order(recordings)
+    most = largest_order(recordings, lags)
     if states > most:
         raise ValueError(
             f"{_NAME}: expected states <= {most}, as many as {len(Y)} rows in {len(recordings)} recordings "
             f"allow, got {states}. Pass fewer, or record more rows."
         )
-    if U.shape[1] and excited(recordings, states) < states:
+    if U.shape[1] and excited(recordings, states, lags) < states:
         raise ValueError(
             f"{_NAME}: expected inputs U that excite {states + 1} successive rows, got some that are "
             "constant, repeat each other, or follow from their last rows, as a sine does. Leave them out, "
@@ -45,10 +50,11 @@ def require(recordings: list[Rows], states: int) -> None:
         )
 
 
-def excited(recordings: list[Rows], most: int) -> int:
+def excited(recordings: list[Rows], most: int, lags: int = 1) -> int:
     """Return for how many states, at most so many, the inputs of successive rows are independent."""
     for n in range(most):
-        stacked = [side_by_side(U, n + 2) for _, U in recordings if len(U) >= n + 2]
+        rows = n + 1 + lags
+        stacked = [side_by_side(newest(U, lags), rows) for _, U in recordings if len(U) >= rows]
         if not stacked:
             return n
         s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
@@ -57,54 +63,178 @@ def excited(recordings: list[Rows], most: int) -> int:
     return most
 
 
+@dataclasses.dataclass(frozen=True)
+class OrderChoice:
+    """What ``states="cv"`` chose, and from what.
+
+    Attributes:
+        states: Number of hidden states.
+        dead_time: Rows by which each input acts late.
+        feedthrough: Whether inputs act on the outputs of the same row, or of that after the dead time.
+        error: Mean of −log p of a row that is held out, without its constant.
+        table: The candidates, an array for each of ``"states"``, ``"dead_time"``, ``"feedthrough"``,
+            ``"error"``, ``"spread"`` (the standard error of the difference from the least error of the same
+            dead time) and ``"verdict"`` (why it was or was not taken).
+    """
+
+    states: int
+    dead_time: tuple[int, ...]
+    feedthrough: bool
+    error: float
+    table: dict[str, Array] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def errors(self) -> dict[int, float]:
+        """The error of each order with the dead times that were taken."""
+        found: dict[int, float] = {}
+        for n, dead, error in zip(
+            *(self.table[name] for name in ("states", "dead_time", "error")), strict=True
+        ):
+            if dead == self.dead_time:
+                found[int(n)] = min(float(error), found.get(int(n), np.inf))
+        return found
+
+
+class Tried(NamedTuple):
+    """Orders of the same rows with the same dead times."""
+
+    dead: tuple[int, ...]
+    rows: dict[tuple[int, bool], Array]  # −log p of the rows, by order and feedthrough
+    taken: tuple[int, bool]
+
+
 def order(
     recordings: list[Rows], options: Options, lead: int, verbose: int = 0, both: bool = False
-) -> tuple[int, bool, dict[int, float]]:
-    """Return order and feedthrough, and the error of each order: the mean of −log p of a held-out row.
+) -> OrderChoice:
+    """Return what is chosen by −log p of held-out rows: order, dead times and feedthrough.
 
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
     over the same rows is as small as the least but for chance, the standard error of the sum of differences.
     With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.
+    Where inputs seem to act late, orders with these dead times are tried first. They are taken unless inputs
+    that act at once are as likely with as many states.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    quick = options._replace(
-        max_iter=min(options.max_iter, NUMBERS.short), feedthrough=options.feedthrough or both
-    )
+    quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short), gain=NUMBERS.little)
+    none = (0,) * recordings[0][1].shape[1]
+    dead = heard(recordings) if options.lags == 1 else none
+    tried: list[Tried] = []
+    if any(dead):
+        with contextlib.suppress(ValueError):  # The rows that are left are too few to hold any out.
+            late = _late(recordings, quick, lead, verbose, both, dead)
+            way = late.taken
+            beside = Tried(none, {way: _at(recordings, quick, lead, none, max(late.dead), way)}, way)
+            if not _as_likely(beside.rows[way], late.rows[way]):
+                return _choice([beside, late], late)
+            tried = [late]
+    at_once = _orders(recordings, quick, lead, verbose, both, none)
+    return _choice([at_once, *tried], at_once)
+
+
+def _late(
+    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
+) -> Tried:
+    """Return the orders with dead times, each of which is shorter where that is more likely."""
+    first, both = max(dead), both and not min(dead)  # A late input has no use for feedthrough.
+    late = _orders(recordings, options, lead, verbose, both, dead)
+    for j in range(len(dead)):
+        while late.dead[j]:
+            earlier = (*late.dead[:j], late.dead[j] - 1, *late.dead[j + 1 :])
+            rows = [_at(recordings, options, lead, d, first, late.taken) for d in (late.dead, earlier)]
+            if _as_likely(*rows):
+                break
+            late = _orders(recordings, options, lead, verbose, both, earlier)
+    return late
+
+
+def _at(
+    recordings: list[Rows],
+    options: Options,
+    lead: int,
+    dead: tuple[int, ...],
+    first: int,
+    way: tuple[int, bool],
+) -> Array:
+    """Return −log p of the rows from the row ``first`` on, of one order."""
+    folds = folds_of(shifted(recordings, dead, first), lead)
+    return _of_rows(folds, options._replace(feedthrough=way[1]), way[0])
+
+
+def _orders(
+    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
+) -> Tried:
+    """Return the orders with these dead times, and the one that is taken of them."""
+    recordings = shifted(recordings, dead)
+    quick = options._replace(feedthrough=options.feedthrough or both)
     some = folds_of(recordings, lead)
     most = 0
     if len(some) > 1:
-        most = min(NUMBERS.states, *(largest_order(fold.kept) for fold in some))
+        most = min(NUMBERS.states, *(largest_order(fold.kept, options.lags) for fold in some))
         if recordings[0][1].shape[1]:
-            most = min(most, *(excited(fold.kept, most) for fold in some))
+            most = min(most, *(excited(fold.kept, most, options.lags) for fold in some))
     if most < 1:
         raise ValueError(
             "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
             f"out, got {sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings. Pass the "
             "number of states, or record more."
         )
-    found: dict[int, Array] = {}
+    found: dict[tuple[int, bool], Array] = {}
+    through = quick.feedthrough
     with progress_of("states='cv'", most, verbose) as progress:
         for n in range(1, most + 1):
-            found[n] = _of_rows(some, quick, n)
-            errors = {n: float(of.mean()) for n, of in found.items()}
-            best = min(errors, key=errors.__getitem__)
+            found[n, through] = _of_rows(some, quick, n)
+            best = min(found, key=lambda way: found[way].mean())
             progress(1)
-            if n - best >= NUMBERS.patience:
+            if n - best[0] >= NUMBERS.patience:
                 break
-    if not np.isfinite(errors[best]):
+    if not np.isfinite(found[best].mean()):
         raise ValueError(
             "StableLinearModel: expected more rows for states='cv', which holds rows out, got "
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."
         )
-    n = min(n for n, of in found.items() if _as_likely(of, found[best]))
+    n = min(n for (n, _), of in found.items() if _as_likely(of, found[best]))
     if both:
-        without = _of_rows(some, quick._replace(feedthrough=False), n)
-        both = not _as_likely(without, found[n])
-        errors[n] = min(errors[n], float(without.mean()))
-    return n, options.feedthrough or both, errors
+        found[n, False] = _of_rows(some, quick._replace(feedthrough=False), n)
+        through = not _as_likely(found[n, False], found[n, True])
+    return Tried(dead, found, (n, through))
+
+
+def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
+    """Return the choice with its table."""
+    names = ("states", "dead_time", "feedthrough", "error", "spread", "verdict")
+    columns: dict[str, list[object]] = {name: [] for name in names}
+    for of in tried:
+        best = min(of.rows.values(), key=lambda rows: float(rows.mean()))
+        for way, rows in sorted(of.rows.items()):
+            with np.errstate(invalid="ignore"):
+                spread = (rows - best).std() / len(rows) ** 0.5
+            verdict = _verdict(rows, best, way, of, of is taken)
+            for name, value in zip(
+                names, (way[0], of.dead, way[1], rows.mean(), spread, verdict), strict=True
+            ):
+                columns[name].append(value)
+    table = {name: np.array(of) for name, of in columns.items() if name not in ("dead_time", "verdict")}
+    for name in ("dead_time", "verdict"):
+        table[name] = np.empty(len(columns[name]), dtype=object)
+        table[name][:] = columns[name]
+    table = {name: table[name] for name in names}
+    n, through = taken.taken
+    return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), table)
+
+
+def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: bool) -> str:
+    if way == of.taken:
+        return (
+            "taken: the fewest states that are as likely as the best" if taken else "less likely than others"
+        )
+    if not _as_likely(rows, best):
+        return "less likely"
+    return (
+        "as likely, with more states or feedthrough" if taken else "as likely as the best of its dead times"
+    )
 
 
 def _of_rows(some: list[Fold], options: Options, n: int) -> Array:
@@ -153,7 +283,7 @@ def forecasts(recordings: list[Rows], options: Options, n: int, lead: int) -> li
     """
     found = []
     for fold in folds_of(recordings, lead):
-        if largest_order(fold.kept) < n:
+        if largest_order(fold.kept, options.lags) < n:
             continue
         problem = Likelihood(fold.kept, options)
         model = problem.fit(n)

@@ -41,7 +41,6 @@ from spectral_param.dynamics._states.subspace import longest_span, start_of
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
 _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
-_GAIN = 1e-3  # of f, a logarithm of a likelihood, where the refinement ends
 
 
 class FilterPoint(NamedTuple):
@@ -90,7 +89,7 @@ class Likelihood:
         The rows of past and future of one are as few as the order needs, those of the other many, for a
         filter that forgets slowly.
         """
-        longest = longest_span(self.recordings)
+        longest = longest_span(self.recordings, self.options.lags)
         spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
         starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
         return self.refined(min(starts, key=lambda point: point.error))
@@ -117,8 +116,8 @@ class Likelihood:
 
     def refined(self, point: FilterPoint) -> FilterPoint:
         """Return the point after the descent."""
-        steps = self.options.max_iter
-        return levenberg(self, point, steps, absolute=_GAIN, least_damping=_LEAST_DAMPING)
+        steps, gain = self.options.max_iter, self.options.gain
+        return levenberg(self, point, steps, absolute=gain, least_damping=_LEAST_DAMPING)
 
     def at(self, point: FilterPoint, turn: Array, chart: Chart, others: Array) -> FilterPoint | None:
         """Return the point at other coordinates, None where there is none."""

@@ -37,7 +37,8 @@ def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tup
     w is what x_{k+1} has beside A x_k and B u_k, e what y_k has beside its prediction.
     """
     recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
-    past = [side_by_side(np.hstack(of), span) for of in recordings]  # p_k for k = span, …, rows
+    # p_k for k = span, …, rows: it has each input once.
+    past = [side_by_side(np.hstack([Y, newest(U, options.lags)]), span) for Y, U in recordings]
     J = _variates(past, span, recordings[0][0].shape[1], options.offset)[:, :n]
     states = [P @ J for P in past]
     X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
@@ -80,10 +81,15 @@ def _variates(past: list[Array], span: int, p: int, offset: bool) -> Array:
     return J
 
 
-def longest_span(recordings: list[Rows]) -> int:
+def newest(U: Array, lags: int) -> Array:
+    """Return the newest of so many rows of inputs that stand side by side."""
+    return U[:, U.shape[1] - U.shape[1] // lags :]
+
+
+def longest_span(recordings: list[Rows], lags: int = 1) -> int:
     """Return the most rows of a past and a future that leave more windows than unknowns."""
     lengths = np.array([len(Y) for Y, _ in recordings])
-    p, m = (M.shape[1] for M in recordings[0])
+    p, m = recordings[0][0].shape[1], recordings[0][1].shape[1] // lags
     span = 0
     while np.maximum(lengths - 2 * (span + 1) + 1, 0).sum() > (span + 1) * (2 * p + 2 * m) + 1:
         span += 1

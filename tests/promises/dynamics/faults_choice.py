@@ -46,6 +46,13 @@ FAULTS = (
         "as_many_states",
     ),
     Fault(
+        "worst: the candidate of the largest score is taken",
+        "spectral_param/dynamics/_selection/choose.py",
+        "return min(rows, key=lambda row: row.score)",
+        "return max(rows, key=lambda row: row.score * (row.score < 1e9))",
+        "short_field",
+    ),
+    Fault(
         "season: one period ago is the row of the start",
         "spectral_param/dynamics/_intervals.py",
         "before = at + k + 1 - -(-(k + 1) // period) * period",

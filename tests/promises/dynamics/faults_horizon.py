@@ -6,7 +6,7 @@ FAULTS = (
     Fault(
         "held-out: rows that are held out are fitted, too",
         "spectral_param/dynamics/_selection/folds.py",
-        "in ((begin, low, kept), (low, high, held), (high, end, kept)):",
+        "in ((begin, low, kept), (low, high, held), (beyond, end, kept)):",
         "in ((begin, end, kept), (low, high, held)):",
         "held_out_are",
     ),
@@ -27,7 +27,7 @@ FAULTS = (
     Fault(
         "offset: the first column of B is taken for it",
         "spectral_param/dynamics/_estimator.py",
-        "(fit.A, B[:, :-1], B[:, -1]) if self.offset",
+        "(fit.A, B[:, :-1], B[:, -1]) if self._constant",
         "(fit.A, B[:, :-1], B[:, 0]) if self.offset",
         "offset_beside",
     ),

@@ -13,8 +13,8 @@ FAULTS = (
     Fault(
         "through: an order is never left with its feedthrough",
         "spectral_param/dynamics/_states/order.py",
-        "both = not _as_likely(without, found[n])",
-        "both = False",
+        "through = not _as_likely(found[n, False], found[n, True])",
+        "through = False",
         "at_once",
     ),
     Fault(

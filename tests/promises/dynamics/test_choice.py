@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
 from benchmarks.problems.forecasts import Problem, forecast_error, moving_texture, oscillators, waves
@@ -47,6 +48,31 @@ def test_one_sensor_without_noise_is_forecast_exactly(slow, fast, rows, lead):
     model = StableLinearModel(delays=4, horizon="cv", lead=lead).fit(X[:rows])
     # Rounding of the rows, times the condition of four successive ones: about slow³.
     assert error_of(model, X, rows, lead) < 1e-15 / slow**6 * 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes", "options"),
+    [
+        (50, 30, {"delays": 8, "rank": 7}),
+        pytest.param(60, 20, {"delays": 12, "rank": 8, "offset": True}, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_short_field_of_heat_is_forecast_no_worse_than_by_one_step(rows, nodes, options):
+    """Blocks that are held out are shorter than the delays and the lead together."""
+    h = 1 / (nodes + 1)
+    L = (np.eye(nodes, k=1) + np.eye(nodes, k=-1) - 2 * np.eye(nodes)) / h**2
+    step, edge = scipy.linalg.expm(0.002 * L), np.zeros(nodes)
+    z, X = np.linspace(h, 1 - h, nodes), []
+    x = np.sin(np.pi * z) + 0.3 * np.sin(2 * np.pi * z)
+    for k in range(rows + 40):
+        X.append(x)
+        edge[0] = np.sin(0.3 * k) / h**2  # The temperature of one end is held for each step.
+        x = step @ x + np.linalg.solve(L, (step - np.eye(nodes)) @ edge)
+    X = np.array(X)
+    model = StableLinearModel(horizon="cv", lead=30, **options).fit(X[:rows])
+    one = StableLinearModel(**options).fit(X[:rows])
+    # Both are limited by what the projection drops.
+    assert error_of(model, X, rows, 40) <= 1.1 * error_of(one, X, rows, 40) + 1e-3
 
 
 @pytest.mark.parametrize(("rows", "seed"), [(48, 3), (64, 4)])

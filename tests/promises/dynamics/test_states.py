@@ -221,8 +221,6 @@ def test_scipy_takes_the_system(fitted):
     alone = StableLinearModel(states=2).fit(Y)
     np.testing.assert_array_equal(alone.to_dlti().B, alone.K_)
     np.testing.assert_array_equal(alone.to_dlti().D, np.eye(2))
-    with refused("lagged_inputs_"):
-        StableLinearModel(input_delays=2).fit(Y, U=U).to_dlti()
     with refused("discrete"):
         StableLinearModel(time="continuous").fit(Y[:-1], Y[1:]).to_dlti()
 

@@ -3,7 +3,7 @@ import pytest
 
 from spectral_param.dynamics._eigenvalues import clipped
 from spectral_param.dynamics._recordings import triangular_pairs
-from spectral_param.dynamics._selection.choose import choose
+from spectral_param.dynamics._selection.choose import Way, choose
 from spectral_param.dynamics._selection.folds import Fold, folds_of, scores
 from spectral_param.dynamics._selection.shrunk import OneStep
 
@@ -130,7 +130,7 @@ def test_clipping_moves_only_what_lies_outside():
 
 @pytest.mark.parametrize("radius", [1.0, 0.7])
 def test_the_choice_keeps_the_radius_and_white_noise_is_not_forecast(radius):
-    fit, choice, _, _ = choose({1: parts_of(120)}, 10, radius)
+    fit, choice, *_ = choose({Way(1): parts_of(120)}, 10, radius)
     assert np.abs(np.linalg.eigvals(fit.A)).max() <= radius * (1 + 1e-9)
     assert choice.error < 1.1
     assert fit.A.shape == (3, 3)
@@ -142,7 +142,7 @@ def test_an_exact_system_is_found_by_one_step():
     rows = [np.array([1.0, 0.0])]
     for _ in range(80):
         rows.append(A @ rows[-1])
-    fit, choice, _, _ = choose({1: [(np.array(rows), np.zeros((80, 0)))]}, 10, 1.0)
+    fit, choice, *_ = choose({Way(1): [(np.array(rows), np.zeros((80, 0)))]}, 10, 1.0)
     np.testing.assert_allclose(fit.A, A, atol=1e-12)
     assert choice.error < 1e-12
     assert choice.ridge == 0.0

@@ -1,0 +1,162 @@
+"""Natural frequencies and damping ratios of simulated structures, and how well they are known."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from benchmarks.problems.structures import DT, Structure, structure
+from benchmarks.table import Result, Table, marked, named
+from benchmarks.task import Task
+from spectral_param.dynamics import StableLinearModel
+
+DEPENDS = ("spectral_param/dynamics", "benchmarks/measures/modes.py", "benchmarks/problems/structures.py")
+
+Array = NDArray[Any]
+
+STRUCTURES = 20
+DELAYS = 8
+
+
+def tasks(quick: bool) -> Iterator[Task]:
+    """Yield a task for each structure and way to fit; every other structure has its force recorded.
+
+    Args:
+        quick: Whether to take one structure with the number of its modes alone.
+    """
+    ways = (
+        {"given": 1} if quick else {"given": 1, "cv": 1, "delays": 5}
+    )  # Those with delays take minutes each.
+    for way, every in ways.items():
+        for seed in range(0, 1 if quick else STRUCTURES, every):
+            yield Task(f"{way}, structure {seed}", partial(_of, seed, way, 300 if quick else None))
+
+
+def _of(seed: int, way: str, rows: int | None = None) -> Result:
+    """Return the relative errors of frequencies and dampings, in deviations where these are known."""
+    of = structure(seed, seed % 2 == 0, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = fitted(of, way)
+    frequencies, damping = model.natural_frequencies_, model.damping_ratios_
+    at_modes = {"ours": nearest(of, frequencies, damping, model.frequencies_)}
+    beside = covariance_driven(of, 2 * len(of.frequencies))
+    at_modes["SSI-cov"] = nearest(of, *beside)
+    found: Result = {
+        "forced": of.U is not None,
+        "modes": len(of.frequencies),
+        "rows": len(of.Y),
+        "noise": of.noise,
+    }
+    found["order"] = len(model.A_)
+    # White noise that drives a mode leaves its damping at least this relative deviation, whatever the method.
+    found["bound"] = (1 / np.sqrt(2 * np.pi * of.frequencies * of.damping * len(of.Y) * DT)).tolist()
+    for name, at in at_modes.items():
+        f, z = (frequencies, damping) if name == "ours" else beside[:2]
+        found[name] = {
+            "frequency": (f[at] / of.frequencies - 1).tolist(),
+            "damping": (z[at] / of.damping - 1).tolist(),
+        }
+    if model.natural_frequency_errors_ is not None and model.damping_ratio_errors_ is not None:
+        at = at_modes["ours"]
+        found["inside"] = [
+            (np.abs(of.frequencies - frequencies[at]) <= 2 * model.natural_frequency_errors_[at]).tolist(),
+            (np.abs(of.damping - damping[at]) <= 2 * model.damping_ratio_errors_[at]).tolist(),
+        ]
+    return found
+
+
+def fitted(of: Structure, way: str) -> StableLinearModel:
+    """Return the fit: the number of modes is given, chosen, or left to delays.
+
+    Args:
+        of: The structure.
+        way: ``"given"``, ``"cv"`` or ``"delays"``.
+    """
+    if way == "delays":
+        model = StableLinearModel(delays=DELAYS, horizon="cv", lead=100, dt=DT)
+    elif way == "cv":
+        model = StableLinearModel(states="cv", dt=DT)
+    else:
+        through = of.U is not None
+        model = StableLinearModel(states=2 * len(of.frequencies), feedthrough=through, dt=DT)
+    return model.fit(of.Y, U=of.U)
+
+
+def nearest(of: Structure, natural: Array, damping: Array, signed: Array) -> list[int]:
+    """Return the index of the mode that is nearest to each true one, by frequency and then damping.
+
+    Args:
+        of: The structure.
+        natural: Natural frequencies.
+        damping: Damping ratios.
+        signed: Frequencies, of which one of a pair is positive.
+    """
+    one = np.flatnonzero(signed > 0)
+    away = np.abs(natural[one] / of.frequencies[:, None] - 1) + np.abs(damping[one] - of.damping[:, None])
+    return [int(one[i]) for i in away.argmin(axis=1)]
+
+
+def covariance_driven(of: Structure, n: int, blocks: int = 40) -> tuple[Array, Array, Array]:
+    """Return natural frequencies, damping ratios and signed frequencies of SSI-cov of so many states.
+
+    Peeters and De Roeck, "Reference-based stochastic subspace identification" (1999).
+
+    Args:
+        of: The structure.
+        n: Number of states.
+        blocks: Rows of a block of covariances.
+    """
+    Y = of.Y - of.Y.mean(axis=0)
+    lag = [Y[i:].T @ Y[: len(Y) - i] / (len(Y) - i) for i in range(2 * blocks)]
+    H = np.block([[lag[i + j + 1] for j in range(blocks - 1)] for i in range(blocks)])
+    U, s, _ = np.linalg.svd(H)
+    O = U[:, :n] * np.sqrt(s[:n])
+    p = Y.shape[1]
+    A = np.linalg.lstsq(O[:-p], O[p:], rcond=None)[0]
+    rates = np.log(scipy.linalg.eigvals(A).astype(complex)) / DT
+    size = np.abs(rates)
+    return size / (2 * np.pi), -rates.real / size, rates.imag / (2 * np.pi)
+
+
+def errors() -> Table:
+    """Return worst and median errors of each way, and the share of truths in two deviations."""
+    rows = []
+    for way, label in (
+        ("given", "`states=` twice the number of modes"),
+        ("cv", '`states="cv"`'),
+        ("delays", f'`delays={DELAYS}, horizon="cv"`'),
+    ):
+        results = list(named("modes", way).values())
+        for forced in (True, False):
+            these = [r for r in results if r["forced"] == forced]
+            if not these:
+                continue
+            for name in ("ours", "SSI-cov"):
+                if name != "ours" and way != "given":
+                    continue
+                f, z = (
+                    np.abs(np.concatenate([r[name][of] for r in these])) for of in ("frequency", "damping")
+                )
+                inside = [np.mean(r["inside"]) for r in these if name == "ours" and "inside" in r]
+                bound = np.concatenate([r["bound"] for r in these])
+                rows.append(
+                    [
+                        marked(label if name == "ours" else "SSI-cov", these),
+                        "yes" if forced else "no",
+                        str(len(z)),
+                        f"{100 * f.max():.2g} %",
+                        f"{100 * np.median(z):.2g} %",
+                        f"{100 * z.max():.2g} %",
+                        "" if forced else f"{np.sqrt(np.square(z / bound).mean()):.2g}",
+                        f"{100 * np.mean(inside):.0f} %" if inside else "",
+                    ]
+                )
+    header = ["", "force recorded", "modes", "worst frequency", "median damping", "worst damping"]
+    return [*header, "root mean square over the bound", "within two deviations"], rows

@@ -1,0 +1,41 @@
+"""Faults that test_dead_time.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "late: no dead time is looked for",
+        "spectral_param/dynamics/_states/order.py",
+        "if any(dead):",
+        "if False:",
+        "dead_times_are_found",
+    ),
+    Fault(
+        "unknown: inputs before the recording are taken for its first ones",
+        "spectral_param/dynamics/_recordings.py",
+        "U[first - d : len(U) - d, i]",
+        "U[first : , i]",
+        "dead_times_are_found",
+    ),
+    Fault(
+        "newest: the oldest row of inputs is taken for the newest",
+        "spectral_param/dynamics/_use.py",
+        "return np.hstack([self.lagged_inputs_, self.B_])",
+        "return np.hstack([self.B_, self.lagged_inputs_])",
+        "states_of_the_system",
+    ),
+    Fault(
+        "register: a row of inputs is kept one row too long",
+        "spectral_param/dynamics/_rollout.py",
+        "begin[j % m] + d - 1)",
+        "begin[j % m] + max(d - 2, 0))",
+        "states_of_the_system",
+    ),
+    Fault(
+        "silent: nothing is said of a fit that explains little",
+        "spectral_param/dynamics/_remarks.py",
+        "if mean < NUMBERS.poor:",
+        "if True:",
+        "explains_little",
+    ),
+)

@@ -1,0 +1,34 @@
+"""Faults that test_trend.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "trend: rows on both sides of a block judge levels that trend",
+        "spectral_param/dynamics/_selection/folds.py",
+        "rows if trend else last)",
+        "last)",
+        "both_sides",
+    ),
+    Fault(
+        "drifting: the constant of the differences is left out",
+        "spectral_param/dynamics/_selection/shrunk.py",
+        "c = mean_Y - A @ mean_X - B @ mean_U",
+        "c = 0 * mean_Y",
+        "drift",
+    ),
+    Fault(
+        "rest: levels that drift are said to rest somewhere",
+        "spectral_param/dynamics/_use.py",
+        'self.choice_.towards == "drift"',
+        'self.choice_.towards == "rest"',
+        "their_sum",
+    ),
+    Fault(
+        "always: differences are tried without a trend",
+        "spectral_param/dynamics/_selection/choose.py",
+        "drifts = drifts[-1:]",
+        "drifts = drifts[:]",
+        "line_of_the_table",
+    ),
+)

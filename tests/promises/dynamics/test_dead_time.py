@@ -1,0 +1,125 @@
+"""Inputs that act late: dead times are found, or rows of inputs given."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.signal
+
+from spectral_param.dynamics import OrderChoice, StableLinearModel
+from tests.messages import refused
+
+
+def late_plant(rows, dead, noise, outputs, held, seed):
+    """Return outputs without and with noise, and inputs, one for each dead time, held for some rows."""
+    rng, inputs = np.random.default_rng(seed), len(dead)
+    U = np.repeat(rng.standard_normal((rows // held + 1, inputs)), held, axis=0)[:rows]
+    U += 0.1 * rng.standard_normal(U.shape)
+    Y = np.zeros((rows, outputs))
+    for j, d in enumerate(dead):
+        late = np.concatenate([np.zeros(d), U[: rows - d, j]])
+        for i in range(outputs):
+            Y[:, i] += scipy.signal.lfilter([0.0, 1.0, 0.3 * i], [1.0, -1.6, 0.8], late)
+    return Y, Y + noise * Y.std(axis=0) * rng.standard_normal(Y.shape), U
+
+
+def arx(Y, U, dead, lags):
+    """Return a function that forecasts by least squares on so many rows, with the dead times known."""
+    begin = lags + max(dead)
+
+    def past(rows, k):
+        late = [U[k - d - lags : k - d, j] for j, d in enumerate(dead)]
+        return np.concatenate([rows[-lags:].ravel(), *late])
+
+    Z = np.array([past(Y[:k], k) for k in range(begin, len(Y))])
+    solved = np.linalg.lstsq(Z, Y[begin:], rcond=None)[0]
+
+    def forecast(rows, inputs, steps):
+        nonlocal U
+        U, found = inputs, rows
+        for k in range(len(rows), len(rows) + steps):
+            found = np.vstack([found, past(found, k) @ solved])
+        return found[len(rows) :]
+
+    return forecast
+
+
+@pytest.mark.parametrize(
+    ("rows", "dead", "noise", "outputs", "held"),
+    [(400, (30,), 0.02, 1, 1), pytest.param(500, (0, 12), 0.1, 2, 8, marks=pytest.mark.nightly)],
+)
+def test_dead_times_are_found_and_forecasts_know_them(rows, dead, noise, outputs, held):
+    clean, Y, U = late_plant(rows, dead, noise, outputs, held, seed=0)
+    train = rows - 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = StableLinearModel(states="cv", lead=40).fit(Y[:train], U=U[:train])
+    assert model.dead_time_.tolist() == list(dead)
+    assert isinstance(model.choice_, OrderChoice)
+    starts = range(train, rows - 40, 10)
+    ours = [model.simulate(Y[:s], 40, U=U[: s + 40]) - clean[s : s + 40] for s in starts]
+    rolled = arx(Y[:train], U[:train], dead, 8)
+    theirs = [rolled(Y[:s], U[: s + 40], 40) - clean[s : s + 40] for s in starts]
+    assert np.linalg.norm(ours) <= 1.1 * np.linalg.norm(theirs)
+    assert np.linalg.norm(ours) <= 2 * noise * np.linalg.norm([clean[s : s + 40] for s in starts])
+    # Predictions begin where all inputs are known.
+    late = max(dead)
+    predicted = model.predict(Y[:train], U[:train])
+    assert len(predicted) == train - late
+    assert model.score(Y, U=U) > 1 - 9 * noise**2
+    with refused("x0", "rows"):
+        model.simulate(Y[:late], 5, U=U[: late + 5])
+
+
+def test_the_table_has_each_order_and_dead_time():
+    _, Y, U = late_plant(300, (9,), 0.05, 1, 1, seed=1)
+    choice = StableLinearModel(states="cv", lead=20).fit(Y, U=U).choice_
+    table = choice.table
+    assert {len(column) for column in table.values()} == {len(table["states"])}
+    taken = [i for i, verdict in enumerate(table["verdict"]) if verdict.startswith("taken")]
+    assert len(taken) == 1
+    (i,) = taken
+    assert (table["states"][i], table["dead_time"][i]) == (choice.states, choice.dead_time) == (2, (9,))
+    assert table["error"][i] == choice.error
+    assert {(0,), (9,)} == set(table["dead_time"])
+    same = [k for k, dead in enumerate(table["dead_time"]) if dead == (9,)]
+    # What is taken is within its own chance of the best.
+    best = min(table["error"][k] for k in same)
+    assert table["error"][i] <= best + table["spread"][i]
+
+
+@pytest.mark.parametrize(("lags", "outputs"), [(3, 1), (5, 2)])
+def test_rows_of_inputs_may_be_given(lags, outputs):
+    rng = np.random.default_rng(2)
+    U = rng.standard_normal((500, 1))
+    taps = rng.standard_normal((lags, outputs))
+    acting = sum(taps[i] * np.vstack([np.zeros((i, 1)), U[: 500 - i]]) for i in range(lags))
+    Y = scipy.signal.lfilter([0.0, 1.0], [1.0, -0.8], acting, axis=0)
+    noisy = Y + 0.01 * Y.std(axis=0) * rng.standard_normal(Y.shape)
+    model = StableLinearModel(states=outputs, input_delays=lags).fit(noisy[:400], U=U[:400])
+    assert model.lagged_inputs_.shape == (outputs, lags - 1)
+    assert not model.dead_time_.any()
+    rolled = model.simulate(noisy[:400], 99, U=U[:499])
+    assert np.linalg.norm(rolled - Y[400:499]) <= 0.02 * np.linalg.norm(Y[400:499])
+    alone = StableLinearModel(states=outputs).fit(noisy[:400], U=U[:400]).simulate(noisy[:400], 99, U=U[:499])
+    assert np.linalg.norm(alone - Y[400:499]) >= 0.1 * np.linalg.norm(Y[400:499])
+
+
+@pytest.mark.parametrize("states", [pytest.param("cv", marks=pytest.mark.nightly), 2, None])
+def test_late_inputs_are_states_of_the_system_for_scipy(states):
+    _, Y, U = late_plant(300, (7,), 0.001, 1, 1, seed=3)
+    options = {"states": "cv", "lead": 20} if states == "cv" else {"states": states, "input_delays": 9}
+    options |= {"delays": 2} if states is None else {}
+    model = StableLinearModel(**options).fit(Y, U=U)
+    system = model.to_dlti()
+    answer = scipy.signal.dlsim(system, U[:60])[1]
+    true = scipy.signal.lfilter([0.0, 1.0], [1.0, -1.6, 0.8], np.concatenate([np.zeros(7), U[:53, 0]]))
+    np.testing.assert_allclose(answer[:, 0], true, atol=0.02 * np.abs(true).max())
+
+
+@pytest.mark.parametrize(("rows", "states", "outputs"), [(120, "cv", 1), (400, 2, 2)])
+def test_a_fit_that_explains_little_says_what_was_tried(rows, states, outputs):
+    rng = np.random.default_rng(4)
+    U, Y = rng.standard_normal((rows, 1)), rng.standard_normal((rows, outputs))
+    with pytest.warns(UserWarning, match="Tried: "):
+        StableLinearModel(states=states, lead=20).fit(Y + 0.1 * U, U=U)
