@@ -1,4 +1,4 @@
-"""The warning of matrices without a derivative, or without a size."""
+"""Warnings of a weight, at the line that reads, registers or projects it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spectral_param.errors import DegenerateEigenvalueWarning
 UNTIL = "in this precision, until T has moved away from such matrices"
 
 
-def warn_degenerate(message: str) -> None:
-    """Emit a :class:`DegenerateEigenvalueWarning` at the line that reads, or projects, a weight."""
+def warn_of_weight(message: str, category: type[Warning] = DegenerateEigenvalueWarning) -> None:
+    """Emit a warning at the line that reads, registers or projects a weight."""
     # That line is in the innermost caller outside of this library and torch.
     level, frame = 1, inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, DegenerateEigenvalueWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import full_precision
-from spectral_param._parametrizations.degenerate import warn_degenerate
+from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.memory import Memory
 from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
@@ -227,7 +227,7 @@ class InSet(OfWeight):
         if not (is_first or torch.equal(stays, is_outside)):
             raise self._refused(torch.where(is_outside, distance, 0))
         if not has_warned and bool(stays.any()):
-            warn_degenerate(
+            warn_of_weight(
                 f"{type(self).__name__}: expected {self._set_name()}, got one that nothing scales or shifts "
                 "into the set, as a nilpotent matrix. It stays as it is."
             )

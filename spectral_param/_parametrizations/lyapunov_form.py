@@ -99,7 +99,9 @@ class LyapunovForm(Searched, Bounded):
 
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
-    is defective, as in a Jordan block, has none.
+    is defective, as in a Jordan block, has none. A weight within the bound keeps its value up to rounding
+    times the condition of its form. In float32, weights that are far from normal, as companion matrices, are
+    moved by several percent: registration warns. Converting the module to another precision moves them, too.
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal Θ, whose logarithm is the last row of
     the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
@@ -201,6 +203,14 @@ class LyapunovForm(Searched, Bounded):
         X, error = self._inverses(W, bound, size, eps)
         return X, torch.where(excess > 0, excess, error)
 
+    def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
+        """Return which matrices are within the bounds, those without a quadratic form among them."""
+        if self._is_diagonal() or self.growth is not None:
+            return distance <= 0
+        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
+        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
+        return size <= self._bound_at(W, size)
+
     def moved_inside(self, W: Tensor, room: float) -> Tensor:
         """Return matrices nearer to 0, in continuous time also to the left."""
         inner = (1 - room) * W
@@ -276,6 +286,12 @@ class LyapunovForm(Searched, Bounded):
         return f"{self._shown()}, growth={self.growth}{metric}"
 
     # Implementation -----------------------------------------------------------------------------------
+
+    def _keeps_value(self) -> str:
+        if self._is_diagonal() or self.growth is not None:
+            return ""
+        name = "SpectralRadiusNorm" if self.abscissa is None else "SpectralAbscissa"
+        return f". Or take spectral_param.{name}({self._bound}, 'at_most'), which keeps its value"
 
     def _blocks(self) -> int:
         """Return the number of blocks of n rows in the original."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.tensors import as_tuple
 
 # By which part a matrix is moved towards the middle of the set: the first that is enough.
 _ROOMS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
+# Registration warns of a member of which an entry moves by more than this part of the largest one.
+_NOTICED = 1e-3
 
 
 class Searched(Parametrization):
@@ -51,6 +55,31 @@ class Searched(Parametrization):
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the originals, which are searched once."""
         originals, distance = self.search(W, eps)
-        if not is_first and bool((distance > 0).any()):
+        if is_first:
+            self._warn_if_moved(W, as_tuple(originals), self.is_within(W, eps, distance))
+        elif bool((distance > 0).any()):
             raise self._refused(distance)
         return originals
+
+    def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
+        """Return which matrices a user takes for members, for :meth:`adopt`: those at the distance 0."""
+        return distance <= 0
+
+    def _keeps_value(self) -> str:
+        """Return what else keeps the value of a weight that registration moves, for a message."""
+        return ""
+
+    def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], is_within: Tensor) -> None:
+        """Warn of members whose originals, once rounded, give another weight."""
+        member = self.evaluate(*originals).value
+        moved = (member - W).abs().amax(dim=(-2, -1)) / W.abs().amax(dim=(-2, -1))
+        largest = float(torch.where(is_within, moved, 0).max())
+        if largest > max(_NOTICED, 2 * self._eps_of(W)):
+            is_single = W.dtype in (torch.float32, torch.complex64)
+            precise = "Constrain it in double precision and keep it in that, or take" if is_single else "Take"
+            warn_of_weight(
+                f"{type(self).__name__}: expected a weight whose originals {W.dtype} can hold, got one "
+                f"within the bound of which an entry moves by {100 * largest:.2g} % of the largest one. {precise} "
+                f"a larger bound{self._keeps_value()}.",
+                UserWarning,
+            )

@@ -14,7 +14,7 @@ from spectral_param._eigen.triple import Leader, is_degenerate, rounding_toleran
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound
-from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.sign_pattern import SignPattern
 
@@ -77,7 +77,7 @@ class SpectralAbscissa(Measured):
         active = self._active(shift)
         if not (regular or self._warned) and bool((active & is_degenerate(triple.right, triple.left)).any()):
             self._warned = True
-            warn_degenerate(
+            warn_of_weight(
                 "SpectralAbscissa: the rightmost eigenvalue is defective, so the gradient treats its "
                 f"real part as constant {UNTIL}."
             )

@@ -16,7 +16,7 @@ from spectral_param._eigen.singular import tolerance as followed_tolerance
 from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
-from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._scale import divided, power_of_two_scale
@@ -115,7 +115,7 @@ class SpectralNorm(Measured):
         if not all(low < size < high for size in sigma.reshape(-1).tolist()):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
-                warn_degenerate(
+                warn_of_weight(
                     "SpectralNorm: the norm is zero, so no multiple of T has the given norm, and W = T "
                     f"{UNTIL}."
                 )

@@ -18,7 +18,7 @@ from spectral_param._eigen.solver import Name, RadiusFollower, Solver
 from spectral_param._eigen.triple import Eigentriple, Leader, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
-from spectral_param._parametrizations.degenerate import UNTIL, warn_degenerate
+from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._scale import divided, of_ordinary_size
@@ -221,7 +221,7 @@ class SpectralRadiusNorm(Measured):
         if is_zero:
             reason = "the spectral radius is zero, so no multiple of T has the given radius, and W = T"
         self._warned = True
-        warn_degenerate(f"SpectralRadiusNorm: {reason} {UNTIL}.")
+        warn_of_weight(f"SpectralRadiusNorm: {reason} {UNTIL}.")
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral radius, and the rounding error of an eigenvalue."""

@@ -138,6 +138,7 @@ def often(case: Case) -> bool:
     return not case.variant or case.name in kinds
 
 
+@pytest.mark.filterwarnings("ignore:LyapunovForm. expected a weight whose originals:UserWarning")
 @pytest.mark.filterwarnings("ignore::spectral_param.errors.DegenerateEigenvalueWarning")
 @pytest.mark.parametrize(
     "case",

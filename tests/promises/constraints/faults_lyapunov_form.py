@@ -17,4 +17,10 @@ FAULTS = (
         "values.clamp(middle, middle)",
         "larger_growth",
     ),
+    Fault(
+        "moved: a weight within the bound is moved at registration without a word",
+        "spectral_param/_parametrizations/searched.py",
+        "if largest > max(_NOTICED",
+        "if largest > max(1e3",
+    ),
 )

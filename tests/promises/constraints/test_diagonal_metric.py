@@ -264,6 +264,7 @@ MOVES = {torch.float32: 0.05, torch.float64: 2e-4}
 KINDS = [("radius", 0.95, torch.float32), ("radius", 0.95, torch.float64), ("abscissa", 0.5, torch.float32)]
 
 
+@pytest.mark.filterwarnings("ignore:LyapunovForm. expected a weight whose originals:UserWarning")
 @pytest.mark.parametrize(
     ("name", "bound", "value", "dtype"),
     [
@@ -292,6 +293,7 @@ def test_a_weight_near_the_border_is_kept_as_well_as_in_better_conditioned_coord
     )
 
 
+@pytest.mark.filterwarnings("ignore:LyapunovForm. expected a weight whose originals:UserWarning")
 @pytest.mark.parametrize("name", ["jordan", "nilpotent"])
 def test_registration_at_the_present_radius_does_not_enlarge_a_weight(name) -> None:
     W = BORDER[name].float()

@@ -1,5 +1,8 @@
 """LyapunovForm: what holds under attack, round trips, bounds, certificates."""
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -115,6 +118,39 @@ def test_originals_of_any_rank_give_a_stable_weight(n, rank, units, dtype, seed)
 def test_registration_keeps_a_weight_inside_the_set(n, rho, dtype, limit) -> None:
     W = with_radius(n, rho, dtype)
     assert (layer(W).weight - W).abs().max() <= limit
+
+
+def companion(*roots):
+    """A companion matrix in double precision, of these eigenvalues and their conjugates."""
+    last = np.poly([*roots, *np.conj(roots)]).real
+    A = torch.zeros(2 * len(roots), 2 * len(roots), dtype=torch.float64)
+    A[0] = -torch.tensor(last[1:])
+    A[1:, :-1] = torch.eye(len(A) - 1)
+    return A
+
+
+MODES = {
+    4: companion(0.97 * np.exp(0.2j), 0.9 * np.exp(0.3j)),
+    6: companion(*(np.array([0.95, 0.9, 0.8]) * np.exp([0.1j, 0.25j, 0.4j]))),
+}
+
+
+@pytest.mark.parametrize("n", MODES)
+def test_a_weight_within_the_bound_is_not_moved_without_a_word(n) -> None:
+    """The forms of companion matrices are ill-conditioned."""
+    W, size = MODES[n], MODES[n].abs().max()
+    with pytest.warns(UserWarning, match=r"moves by .* %.* in double precision .*SpectralRadiusNorm"):
+        moved = layer(W.float(), 1.0).weight.detach().double()
+    assert (moved - W).abs().max() > 1e-3 * size
+    # What the message says.
+    assert (layer(W, 1.0).weight - W).abs().max() <= 1e-6 * size
+    module = torch.nn.Linear(n, n, bias=False)
+    module.weight.data.copy_(W)
+    sp.constrain(module, "weight", sp.SpectralRadiusNorm(1.0, "at_most"))
+    assert torch.equal(module.weight, W.float())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(3 * W, 1.0)  # Outside, so it is moved.
 
 
 def test_an_orthogonal_start_is_kept() -> None:
