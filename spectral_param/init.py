@@ -362,9 +362,10 @@ def _tensor_of(array: Array, name: str) -> Tensor:
 def contracting_(module: nn.Module, rate: float, input_bound: float | None = None) -> Contraction:
     """Scale the recurrent weights of a GRU or LSTM to the largest size for which a rate is proven.
 
-    Each layer and direction has one factor, at most 1, for all its gates. A network for which the rate is
-    proven as it is is kept to the bit. Training may lead out of the set: scale again, or take
-    :class:`spectral_param.nn.ContractingGRU`. See :func:`spectral_param.analysis.contraction` for the proof.
+    Each layer and direction has one factor, at most 1, for all its gates. If the rate is proven for the
+    network already, no bit of it changes. Training may lead out of the set: call this after each step of the
+    optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
+    :func:`spectral_param.analysis.contraction` for the proof.
 
     Args:
         module: ``torch.nn.GRU``, ``LSTM``, or a cell of them.

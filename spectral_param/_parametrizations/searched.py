@@ -77,9 +77,9 @@ class Searched(Parametrization):
         if largest > max(_NOTICED, 2 * self._eps_of(W)):
             is_single = W.dtype in (torch.float32, torch.complex64)
             precise = "Constrain it in double precision and keep it in that, or take" if is_single else "Take"
+            moves = f"an entry moves by {100 * largest:.2g} % of the largest one"
             warn_of_weight(
-                f"{type(self).__name__}: expected a weight whose originals {W.dtype} can hold, got one "
-                f"within the bound of which an entry moves by {100 * largest:.2g} % of the largest one. {precise} "
-                f"a larger bound{self._keeps_value()}.",
+                f"{type(self).__name__}: expected a weight whose originals {W.dtype} can hold, got one within "
+                f"the bound of which {moves}. {precise} a larger bound{self._keeps_value()}.",
                 UserWarning,
             )

@@ -80,11 +80,12 @@ def constrain(
         The module.
 
     Raises:
-        ValueError: If ``module`` is not a module; if no tensor has this name; if the tensor is also
-            registered elsewhere in the module, has no shape yet, holds kernels that are no matrices, or has a
-            shape that the constraint does not take; if its module is pruned, scripted, computes the weight in
-            a hook, or is an Embedding with sparse gradients or ``max_norm``; if ``init`` or ``gates`` does
-            not fit; or if the constraint raises it.
+        ValueError: If ``module`` is not a module; if no tensor has this name; if, without ``optimizer``, the
+            tensor is tied: also registered under another name in the module (let the forward pass read one
+            name twice, or pass ``optimizer``); if the tensor has no shape yet, holds kernels that are no
+            matrices, or has a shape that the constraint does not take; if its module is pruned, scripted,
+            computes the weight in a hook, or is an Embedding with sparse gradients or ``max_norm``; if
+            ``init`` or ``gates`` does not fit; or if the constraint raises it.
 
     The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix

@@ -129,10 +129,10 @@ class StableLinearModel(Fitted):
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
         modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``; of hidden states,
             what each does to the outputs, ``(p, number)``.
-        frequencies_: Frequency of each eigenvalue, in cycles per unit of time: Hz if ``dt`` is in seconds.
+        frequencies_: Damped frequency of each eigenvalue, Im s / 2π with s = log λ / dt (s = λ in continuous
+            time), in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
-        natural_frequencies_: \|s\| / 2π of each eigenvalue, with s = log λ / dt (λ in continuous time): Hz if
-            ``dt`` is in seconds.
+        natural_frequencies_: Natural (undamped) frequency of each eigenvalue, \|s\| / 2π, in the same unit.
         damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0.
         natural_frequency_errors_: Standard deviations of the natural frequencies of hidden states, for
             Gaussian noise and many rows; else None.

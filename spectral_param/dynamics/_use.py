@@ -145,9 +145,9 @@ class Fitted(Estimator):
                 With hidden states, the last rows of the outputs: the more, the better the filter knows the
                 state; about 20 or twice the number of states suffice where A − KC decays fast.
             steps: Number of states to return.
-            U: Inputs ``(rows - 1 + steps, m)``, with rows = 1 for a single state x0; further rows are
-                ignored. The first row acts on the first of x0. With ``feedthrough`` one row more. In
-                continuous time each row is held for ``dt``.
+            U: Inputs, as many rows as those of x0 (1 for a single state) plus ``steps`` less one:
+                ``(rows + steps - 1, m)``; further rows are ignored. The first row acts on the first of x0.
+                With ``feedthrough`` one row more. In continuous time each row is held for ``dt``.
             coverage: Share of the measured rows, for each step and state, that are to lie in a band around
                 the forecast, between 0 and 1. None, the default, for no band.
             interval: ``"conformal"``, the default: the band is as wide as the errors of forecasts of held-out
