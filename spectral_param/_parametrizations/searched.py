@@ -79,7 +79,7 @@ class Searched(Parametrization):
             precise = "Constrain it in double precision and keep it in that, or take" if is_single else "Take"
             moves = f"an entry moves by {100 * largest:.2g} % of the largest one"
             warn_of_weight(
-                f"{type(self).__name__}: expected a weight whose originals {W.dtype} can hold, got one within "
-                f"the bound of which {moves}. {precise} a larger bound{self._keeps_value()}.",
+                f"{type(self).__name__}: expected a weight whose originals {W.dtype} can hold, got one "
+                f"within the bound of which {moves}. {precise} a larger bound{self._keeps_value()}.",
                 UserWarning,
             )
