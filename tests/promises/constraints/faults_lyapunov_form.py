@@ -18,7 +18,7 @@ FAULTS = (
         "larger_growth",
     ),
     Fault(
-        "moved: a weight within the bound is moved at registration without a word",
+        "move: a weight within the bound is moved at registration without a word",
         "spectral_param/_parametrizations/searched.py",
         "if largest > max(_NOTICED",
         "if largest > max(1e3",
