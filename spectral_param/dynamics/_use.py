@@ -399,9 +399,10 @@ class Fitted(Estimator):
             B = np.eye(n) if given is None else given
             D = np.zeros((len(C), B.shape[1]))
         assert B is not None
-        m = B.shape[1] if given is None else B.shape[1] // self._lags
+        lags = 1 if given is None else self._lags  # An innovation acts in its own row.
+        m = B.shape[1] // lags
         dead = np.zeros(m, dtype=int) if self.dead_time_ is None or given is None else self.dead_time_
-        late = [int(dead[j % m]) + self._lags - 1 - j // m for j in range(B.shape[1])]
+        late = [int(dead[j % m]) + lags - 1 - j // m for j in range(B.shape[1])]
         return dlti(*with_late_inputs(self.A_, B, C, D, late, m), dt=self.dt)
 
     def _inputs(self, U: Any, rows: int, method: str, exact: bool = True) -> Array:

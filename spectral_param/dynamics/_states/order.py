@@ -118,7 +118,7 @@ def order(
         ValueError: If there are too few rows to hold any out.
     """
     quick = options._replace(max_iter=min(options.max_iter, NUMBERS.short), gain=NUMBERS.little)
-    none = (0,) * recordings[0][1].shape[1]
+    none = (0,) * newest(recordings[0][1], options.lags).shape[1]
     dead = heard(recordings) if options.lags == 1 else none
     tried: list[Tried] = []
     if any(dead):

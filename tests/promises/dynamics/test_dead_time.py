@@ -117,6 +117,26 @@ def test_late_inputs_are_states_of_the_system_for_scipy(states):
     np.testing.assert_allclose(answer[:, 0], true, atol=0.02 * np.abs(true).max())
 
 
+def test_rows_of_inputs_may_be_given_beside_a_choice_of_states():
+    rng = np.random.default_rng(6)
+    U = rng.standard_normal((160, 2))
+    Y = scipy.signal.lfilter([0.0, 1.0, 0.5], [1.0, -0.8], U @ np.array([[1.0], [0.3]]), axis=0)
+    Y += 0.02 * rng.standard_normal(Y.shape)
+    model = StableLinearModel(states="cv", lead=10, input_delays=2, feedthrough=False).fit(Y[:120], U=U[:120])
+    assert model.dead_time_.tolist() == [0, 0]
+    rolled = model.simulate(Y[:120], 40, U=U)
+    assert np.linalg.norm(rolled - Y[120:]) <= 0.1 * np.linalg.norm(Y[120:])
+
+
+@pytest.mark.parametrize("states", [2, None])
+def test_innovations_are_never_late(states):
+    Y = np.random.default_rng(5).standard_normal((80, 2))
+    model = StableLinearModel(states=states, input_delays=3).fit(Y)
+    system = model.to_dlti()
+    np.testing.assert_array_equal(system.A, model.A_)
+    np.testing.assert_array_equal(system.B, np.eye(2) if states is None else model.K_)
+
+
 @pytest.mark.parametrize(("rows", "states", "outputs"), [(120, "cv", 1), (400, 2, 2)])
 def test_a_fit_that_explains_little_says_what_was_tried(rows, states, outputs):
     rng = np.random.default_rng(4)
