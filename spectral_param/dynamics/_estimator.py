@@ -73,7 +73,8 @@ class StableLinearModel(Fitted):
             (given, or from a horizon or ``"cv"``) rows are held out, from which the bands of ``simulate``
             follow.
         towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
-            ``"cv"`` the best of 0, the identity (no change) and a regression of each state on itself.
+            ``"cv"`` the best of 0, the identity (no change), a regression of each state on itself and, where
+            rows trend, a drift. If it is given, only that is tried.
         states: Number of hidden states, for recordings of outputs that are not states: it allows no delays,
             rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
             rows, and finds the dead times of inputs. None, the default, takes the rows as states. The fit
@@ -355,7 +356,8 @@ class StableLinearModel(Fitted):
         self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
         if self.B_ is not None and self.forecast_error_ is not None:
-            _say(nearly_unexplained(self.forecast_error_["model"], self.states == "cv", self.offset), 4)
+            error = self.forecast_error_["model"]
+            _say(nearly_unexplained(error, self.states == "cv", self.offset, self.input_delays), 4)
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""

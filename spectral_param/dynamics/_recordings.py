@@ -76,7 +76,7 @@ def recordings_of(
                 # scikit-learn's checks look for "1 sample".
                 raise ValueError(
                     f"{caller}: expected {labels[0]} of at least {least} rows, got {len(found.x)} sample(s). "
-                    f"Leave out shorter recordings{', or pass fewer delays' if least > 2 else ''}."
+                    f"Leave out shorter recordings{', or fit with fewer delays' if least > 2 else ''}."
                 )
             recordings.append(found)
     if not recordings:

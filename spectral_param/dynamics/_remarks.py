@@ -131,16 +131,25 @@ def no_better(errors: dict[str, Array]) -> list[str]:
     ]
 
 
-def nearly_unexplained(error: Array, chosen: bool, offset: bool) -> list[str]:
-    """Return what to say where a fit with inputs explains little of the rows that are held out."""
+def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> list[str]:
+    """Return what to say where a fit with inputs explains little of the rows that are held out.
+
+    Args:
+        error: Of the forecasts, by lead.
+        chosen: Whether the number of states was chosen.
+        offset: Whether the fit has an offset.
+        lags: Rows of inputs that act.
+    """
     mean = float(np.nanmean(error)) if np.isfinite(error).any() else 0.0
     if mean < NUMBERS.poor:
         return []
-    tried = "numbers of states, feedthrough and dead times" if chosen else "this number of states"
+    tried = "numbers of states" if chosen else "this number of states"
+    if chosen and lags == 1:
+        tried += " and dead times"
     more = [
         *([] if chosen else ["states='cv', which finds the order and dead times"]),
         *([] if offset else ["offset=True"]),
-        *(["input_delays=... for inputs that act over many rows"] if chosen else []),
+        "input_delays=... for inputs that act over many rows" if lags == 1 else "more input_delays",
         "more inputs, if others act",
         "a smaller lead=, if noise drives the outputs",
     ]

@@ -101,7 +101,11 @@ def cut(recordings: list[Part], places: Places) -> list[Part]:
 
 
 def folds_of(
-    recordings: list[Part], lead: int, places: Places | None = None, trend: bool = False
+    recordings: list[Part],
+    lead: int,
+    places: Places | None = None,
+    trend: bool = False,
+    judged: bool = True,
 ) -> list[Fold]:
     """Return the folds: whole recordings, as those that will be forecast are, or blocks of successive rows.
 
@@ -109,6 +113,7 @@ def folds_of(
     The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
     together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
     held out. With places, only these rows are in the folds. With a trend, rows behind a block are not kept.
+    If they are judged, those whose inputs tell nothing of the others are left out.
     """
     if places is None:
         places = [(i, 0, len(Y)) for i, (Y, _) in enumerate(recordings)]
@@ -121,7 +126,8 @@ def folds_of(
     if len(places) >= 3 and 2 * max(lengths) <= rows:
         count = min(len(places), 4)
         others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
-        return _judges([fold(others[k], places[k::count]) for k in range(count)])
+        found = [fold(others[k], places[k::count]) for k in range(count)]
+        return _judges(found) if judged else found
     if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
@@ -137,8 +143,8 @@ def folds_of(
     ]
     found = [of for of in folds if of.kept and of.held]
     if trend and len(found) < 2:  # A short recording has too few rows before the blocks.
-        return folds_of(recordings, lead, places)
-    return _judges(found)
+        return folds_of(recordings, lead, places, judged=judged)
+    return _judges(found) if judged else found
 
 
 def _judges(folds: list[Fold]) -> list[Fold]:

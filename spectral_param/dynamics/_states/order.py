@@ -95,6 +95,10 @@ class OrderChoice:
         return found
 
 
+class _TooFewRowsError(ValueError):
+    """No row can be held out."""
+
+
 class Tried(NamedTuple):
     """Orders of the same rows with the same dead times."""
 
@@ -122,12 +126,12 @@ def order(
     dead = heard(recordings) if options.lags == 1 else none
     tried: list[Tried] = []
     if any(dead):
-        with contextlib.suppress(ValueError):  # The rows that are left are too few to hold any out.
+        with contextlib.suppress(_TooFewRowsError):  # Of those that are left.
             late = _late(recordings, quick, lead, verbose, both, dead)
             way = late.taken
-            beside = Tried(none, {way: _at(recordings, quick, lead, none, max(late.dead), way)}, way)
-            if not _as_likely(beside.rows[way], late.rows[way]):
-                return _choice([beside, late], late)
+            beside, with_late = _compared(recordings, quick, lead, (none, late.dead), way)
+            if not _as_likely(beside, with_late):
+                return _choice([Tried(none, {way: beside}, way), late], late)
             tried = [late]
     at_once = _orders(recordings, quick, lead, verbose, both, none)
     return _choice([at_once, *tried], at_once)
@@ -137,29 +141,38 @@ def _late(
     recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
 ) -> Tried:
     """Return the orders with dead times, each of which is shorter where that is more likely."""
-    first, both = max(dead), both and not min(dead)  # A late input has no use for feedthrough.
+    both = both and not min(dead)  # A late input has no use for feedthrough.
     late = _orders(recordings, options, lead, verbose, both, dead)
     for j in range(len(dead)):
         while late.dead[j]:
             earlier = (*late.dead[:j], late.dead[j] - 1, *late.dead[j + 1 :])
-            rows = [_at(recordings, options, lead, d, first, late.taken) for d in (late.dead, earlier)]
-            if _as_likely(*rows):
+            if _as_likely(*_compared(recordings, options, lead, (late.dead, earlier), late.taken)):
                 break
             late = _orders(recordings, options, lead, verbose, both, earlier)
     return late
 
 
-def _at(
+def _compared(
     recordings: list[Rows],
     options: Options,
     lead: int,
-    dead: tuple[int, ...],
-    first: int,
+    deads: tuple[tuple[int, ...], ...],
     way: tuple[int, bool],
-) -> Array:
-    """Return −log p of the rows from the row ``first`` on, of one order."""
-    folds = folds_of(shifted(recordings, dead, first), lead)
-    return _of_rows(folds, options._replace(feedthrough=way[1]), way[0])
+) -> list[Array]:
+    """Return −log p of the same rows with each of these dead times, of one order.
+
+    Which blocks judge depends on the inputs, and so on the dead time. Those that do with each are taken, and
+    all if there are none.
+    """
+    options, first = options._replace(feedthrough=way[1]), max(map(max, deads))
+    rows = [shifted(recordings, dead, first) for dead in deads]
+    folds = [folds_of(some, lead) for some in rows]
+    shared = [fold.where for fold in folds[0] if all(fold.where in [f.where for f in of] for of in folds)]
+    if shared:
+        folds = [[fold for fold in of if fold.where in shared] for of in folds]
+    else:
+        folds = [folds_of(some, lead, judged=False) for some in rows]
+    return [_of_rows(of, options, way[0]) for of in folds]
 
 
 def _orders(
@@ -175,7 +188,7 @@ def _orders(
         if recordings[0][1].shape[1]:
             most = min(most, *(excited(fold.kept, most, options.lags) for fold in some))
     if most < 1:
-        raise ValueError(
+        raise _TooFewRowsError(
             "StableLinearModel: expected more rows, and inputs that vary, for states='cv', which holds rows "
             f"out, got {sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings. Pass the "
             "number of states, or record more."
@@ -190,7 +203,7 @@ def _orders(
             if n - best[0] >= NUMBERS.patience:
                 break
     if not np.isfinite(found[best].mean()):
-        raise ValueError(
+        raise _TooFewRowsError(
             "StableLinearModel: expected more rows for states='cv', which holds rows out, got "
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."

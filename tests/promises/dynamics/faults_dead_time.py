@@ -38,4 +38,10 @@ FAULTS = (
         "if True:",
         "explains_little",
     ),
+    Fault(
+        "blocks: dead times are compared on different rows",
+        "spectral_param/dynamics/_states/order.py",
+        "[fold for fold in of if fold.where in shared]",
+        "[fold for fold in of if shared]",
+    ),
 )

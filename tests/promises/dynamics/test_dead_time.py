@@ -143,3 +143,29 @@ def test_a_fit_that_explains_little_says_what_was_tried(rows, states, outputs):
     U, Y = rng.standard_normal((rows, 1)), rng.standard_normal((rows, outputs))
     with pytest.warns(UserWarning, match="Tried: "):
         StableLinearModel(states=states, lead=20).fit(Y + 0.1 * U, U=U)
+
+
+def step(rows, dead, rng):
+    """One step a little before a quarter of the record, and little beside it."""
+    return (np.arange(rows) >= rows // 4 - dead // 2) + 0.02 * rng.standard_normal(rows)
+
+
+def pulse(rows, dead, rng):
+    """One pulse that ends in the middle of the record."""
+    k = np.arange(rows)
+    return 3.0 * ((k > rows // 2 - 7) & (k < rows // 2)) + 0.05 * rng.standard_normal(rows)
+
+
+@pytest.mark.parametrize(("moved", "rows", "dead", "seed"), [(step, 200, 20, 1), (pulse, 240, 30, 0)])
+def test_dead_times_of_step_tests_are_found(moved, rows, dead, seed):
+    """Which blocks have inputs that say something of the others depends on the dead time."""
+    rng = np.random.default_rng(seed)
+    u = moved(rows, dead, rng)
+    late = np.concatenate([np.zeros(dead), u[: rows - dead]])
+    y = scipy.signal.lfilter([0.0, 1.0], [1.0, -0.8], late)
+    y = y + 0.02 * y.std() * rng.standard_normal(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = StableLinearModel(states="cv", lead=20).fit(y[:, None], U=u[:, None])
+    assert model.dead_time_.tolist() == [dead]
+    assert model.states_ <= 2
