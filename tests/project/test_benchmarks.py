@@ -448,6 +448,7 @@ def test_registration_is_timed_on_copies() -> None:
     assert 0.002 <= seconds < 1
 
 
+@pytest.mark.nightly
 def test_lipschitz_numbers_are_in_their_order() -> None:
     """No attack above a proof, no proof above the product of norms."""
     wanted = ("layers: 2", "digits: slope 0")

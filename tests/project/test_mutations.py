@@ -132,6 +132,7 @@ def test_a_change_concerns_the_faults_of_its_functions_and_tests(repository) -> 
     assert change.since("main").concerns(kept)
 
 
+@pytest.mark.nightly
 def test_mutants_of_a_change_are_found_or_shown(repository) -> None:
     """A test of changed(3) sees that 3 < 4. It does not see that 3 < 5."""
     command = [sys.executable, "-m", "tests.mutations", "--minutes", "1"]

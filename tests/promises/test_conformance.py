@@ -6,11 +6,12 @@ from spectral_param.testing import conformance
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.properties import FACTOR
 
-# What takes long for what it finds: a graph that has all the steps that a device takes, and searches for
-# originals of matrices of which other modes have had the like.
+# What takes long for what it finds: a graph that has all the steps that a device takes, or whose like is
+# tested, and searches for originals of matrices of which other modes have had the like.
 _MODES = ("present", "growth", "contraction", "abscissa-present", "abscissa-growth")
 LONG = (
     "DoublyStochastic-export",
+    "SchurForm-bounded-compile",
     "BoundedGain-radius-set",
     *(f"LyapunovForm-{mode}-set" for mode in (*_MODES, *(f"diagonal-{m}" for m in (*_MODES, "abscissa")))),
 )

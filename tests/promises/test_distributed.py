@@ -15,6 +15,7 @@ from tests.promises.cases import CASES
 EXAMPLE = ROOT / "examples" / "several_processes.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.fresh
 def test_example_of_several_processes(tmp_path) -> None:
     # It asserts by itself: DDP, FSDP2, a checkpoint of the shards, mixed precision.
