@@ -318,7 +318,7 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
         if a.dtype != b.dtype or a.device != b.device or a.layout != torch.strided:
             return False
         if is_on_host(a) or a.shape != b.shape:
-            if not _are_equal(a, b):
+            if not (torch.equal(a, b) if a.nbytes < _LARGE else _are_equal(a, b)):
                 return False
         else:
             asked.append((a == b).all())
@@ -326,8 +326,8 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether tensors of one dtype on the host are equal in each entry, or in each bit."""
-    if a.nbytes < _LARGE or a.nbytes % 8 or a.shape != b.shape or not (_is_flat(a) and _is_flat(b)):
+    """Return whether large tensors of one dtype on the host are equal in each entry, or in each bit."""
+    if a.nbytes % 8 or a.shape != b.shape or not (_is_flat(a) and _is_flat(b)):
         return torch.equal(a, b)
     x, y = (t.detach().view(-1).view(torch.int64).numpy() for t in (a, b))
     return np.array_equal(x, y)
