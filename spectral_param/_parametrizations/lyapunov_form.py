@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spectral_param import init
 from spectral_param._eigen.dense import dominant_eigentriple
-from spectral_param._eigen.triple import rounding_tolerance
+from spectral_param._eigen.triple import Eigentriple, rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded
@@ -195,8 +195,7 @@ class LyapunovForm(Searched, Bounded):
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
-        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
-        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
+        triple, size = self._leader(W)
         bound = self._bound_at(W, size)
         excess = size - bound
         excess = torch.where(excess > rounding_tolerance(W, triple, eps), excess, 0)
@@ -207,9 +206,13 @@ class LyapunovForm(Searched, Bounded):
         """Return which matrices are within the bounds, those without a quadratic form among them."""
         if self._is_diagonal() or self.growth is not None:
             return distance <= 0
-        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
-        size = triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
+        size = self._leader(W)[1]
         return size <= self._bound_at(W, size)
+
+    def _leader(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
+        """Return the triple whose eigenvalue is bounded, and the radius or abscissa."""
+        triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
+        return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
     def moved_inside(self, W: Tensor, room: float) -> Tensor:
         """Return matrices nearer to 0, in continuous time also to the left."""

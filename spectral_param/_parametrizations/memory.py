@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spectral_param import _paths
 from spectral_param._context import HALF, is_on_host
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
@@ -38,9 +39,6 @@ _top_hooks: Callable[[bool], Any] = (
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
     else lambda _: True
 )
-
-# Bytes from which numpy compares. torch.equal takes one entry after the other, 2 to 6 times as long at 1 MB.
-_LARGE = 2**17
 
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
 # changed, too: writes through `.data` leave the version alone.
@@ -318,7 +316,7 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
         if a.dtype != b.dtype or a.device != b.device or a.layout != torch.strided:
             return False
         if is_on_host(a) or a.shape != b.shape:
-            if not (torch.equal(a, b) if a.nbytes < _LARGE else _are_equal(a, b)):
+            if not (torch.equal(a, b) if a.nbytes < _paths.NUMPY_EQUAL else _are_equal(a, b)):
                 return False
         else:
             asked.append((a == b).all())

@@ -57,7 +57,7 @@ class Searched(Parametrization):
         """Return the originals, which are searched once."""
         originals, distance = self.search(W, eps)
         if is_first:
-            self._warn_if_moved(W, as_tuple(originals), self.is_within(W, eps, distance))
+            self._warn_if_moved(W, as_tuple(originals), eps, distance)
         elif bool((distance > 0).any()):
             raise self._refused(distance)
         return originals
@@ -70,7 +70,7 @@ class Searched(Parametrization):
         """Return what else keeps the value of a weight that registration moves, for a message."""
         return ""
 
-    def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], is_within: Tensor) -> None:
+    def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], eps: float, distance: Tensor) -> None:
         """Warn of members whose originals, once rounded, give another weight.
 
         In half precision originals have two or three digits, and each weight moves.
@@ -79,7 +79,9 @@ class Searched(Parametrization):
             return
         member = self.evaluate(*originals).value
         moved = (member - W).abs().amax(dim=(-2, -1)) / W.abs().amax(dim=(-2, -1))
-        largest = float(torch.where(is_within, moved, 0).max())
+        if not bool((moved > _NOTICED).any()):
+            return
+        largest = float(torch.where(self.is_within(W, eps, distance), moved, 0).max())
         if largest > _NOTICED:
             is_single = W.dtype in (torch.float32, torch.complex64)
             precise = "Constrain it in double precision and keep it in that, or take" if is_single else "Take"

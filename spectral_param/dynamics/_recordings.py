@@ -188,11 +188,12 @@ def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
 
 
 def triangular_pairs(parts: list[Part]) -> tuple[Array, Array, Array]:
-    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows.
+    """Return X, Y and U that have the products of all pairs of successive rows and inputs, in few rows."""
+    return triangular(*pairs_of(parts))
 
-    They are the triangular factor of [X U Y], at most 2n + m rows.
-    """
-    X, Y, U = pairs_of(parts)
+
+def triangular(X: Array, Y: Array, U: Array) -> tuple[Array, Array, Array]:
+    """Return matrices with the same products: the triangular factor of [X U Y], at most 2n + m rows."""
     n, m = X.shape[1], U.shape[1]
     R: Any = np.linalg.qr(np.hstack([X, U, Y]), mode="r")
     return R[:, :n], R[:, n + m :], R[:, n : n + m]

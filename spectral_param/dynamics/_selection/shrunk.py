@@ -9,13 +9,11 @@ without noise. Then eigenvalues of A are clipped.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._eigenvalues import clipped
-from spectral_param.dynamics._recordings import Part, pairs_of, triangular_pairs
+from spectral_param.dynamics._recordings import Part, pairs_of, triangular, triangular_pairs
 
 _CUT = 1e-13  # of the largest singular value; what is smaller is rounding
 
@@ -46,6 +44,10 @@ class OneStep:
         """Return X, Y and U, of which the products count."""
         return triangular_pairs(parts)
 
+    def centers(self) -> list[Array]:
+        """Return what the fits are shrunk towards: the aims."""
+        return list(self.aims.values())
+
     def shrunk(self, ridges: Array, stable: bool = False) -> tuple[Array, Array]:
         """Return A ``(fits, n, n)`` and B ``(fits, n, m)`` with the least error, for each aim and ridge.
 
@@ -54,7 +56,7 @@ class OneStep:
         s = np.where(self.s > _CUT * self.s[0], self.s, 0.0)
         weights = s / np.where(s > 0, s**2 + ridges[:, None] * self.unit, 1.0)  # (ridges, k)
         found = []
-        for A0 in self.aims.values():
+        for A0 in self.centers():
             both = (self.V * weights[:, None]) @ (self.P.T @ (self.Y - self.X @ A0.T))
             both[:, : self.n] += A0.T
             found.append(both)
@@ -91,28 +93,23 @@ class Drift(OneStep):
     def __init__(self, parts: list[Part], radius: float, levels: int) -> None:
         self.levels, self.width = levels, parts[0][0].shape[1] // levels
         super().__init__(parts, radius)
-        self.steady = self._of_levels(np.zeros((1, self.n, self.n)))[0]
-        self.aims = {"drift": self.steady}
+        self.aims = {"drift": self._of_levels(np.zeros((1, self.n, self.n)))[0]}
 
     def pairs(self, parts: list[Part]) -> tuple[Array, Array, Array]:
         """Return X, Y and U of the differences, about their means."""
         p = self.width
-        X, Y, U = pairs_of([(Y[:, p:] - Y[:, :-p], U[:, :-1]) for Y, U in parts])
-        self.means = [M.mean(axis=0) for M in (X, Y, U)]
-        n, m = X.shape[1], U.shape[1]
-        R: Any = np.linalg.qr(
-            np.hstack(
-                [M - mean for M, mean in zip((X, U, Y), (self.means[i] for i in (0, 2, 1)), strict=True)]
-            ),
-            mode="r",
-        )
-        return R[:, :n], R[:, n + m :], R[:, n : n + m]
+        differences = pairs_of([(Y[:, p:] - Y[:, :-p], U[:, :-1]) for Y, U in parts])
+        self.means = [M.mean(axis=0) for M in differences]
+        X, Y, U = (M - mean for M, mean in zip(differences, self.means, strict=True))
+        return triangular(X, Y, U)
+
+    def centers(self) -> list[Array]:
+        """Return 0, of which the aim is the matrix of the levels."""
+        return [np.zeros((self.n, self.n))]
 
     def shrunk(self, ridges: Array, stable: bool = True) -> tuple[Array, Array]:
         """Return A and B of the levels for each ridge, stable."""
-        self.aims = {"drift": np.zeros((self.n, self.n))}
         A, B = super().shrunk(ridges, stable=True)
-        self.aims = {"drift": self.steady}
         mean_X, mean_Y, mean_U = self.means
         c = mean_Y - A @ mean_X - B @ mean_U
         given = np.concatenate([B, c[:, :, None]], axis=2)
