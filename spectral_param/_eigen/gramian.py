@@ -19,6 +19,8 @@ from spectral_param._precision import to_double
 
 # Random vectors that take the place of Ritz vectors after a proof has failed; sweeps of a new block.
 FRESH, COLD_SWEEPS = 3, 3
+# G is formed where one side of T is at least so many times the other, and the products take as long.
+LONG = 3
 
 
 class Ritz(NamedTuple):
@@ -121,10 +123,26 @@ def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
     return torch.addmm(Y.mH, X.mH, A.mH, beta=-1, alpha=factor).mH
 
 
-def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
-    """Return T_j(2G/s² - 1) X, which is T_2j(T/s) X by the products of T and Tᴴ in turn."""
+def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
+    """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
+
+    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. Where T is long, G itself
+    costs less than these products: its entries are sums that are rounded.
+    """
+    m, n = T.shape[-2:]
+    if m >= LONG * n and LONG * degree * X.shape[-1] >= n:
+        return _by_gram(T.mH @ T, X, s, degree), 4 * m * torch.finfo(T.dtype).eps
     Y = None
     for _ in range(degree):
         Y = _times(T, X) * (1 / s) if Y is None else _times_less(T, X, 2 / s, Y)
         X = _times_less(T.mH, Y, 2 / s, X)
+    return X.resolve_conj(), 0.0
+
+
+def _by_gram(G: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
+    """Return T_j(2G/s² - 1) X by products of G."""
+    G = (G * (4 / s**2)).sub_(torch.eye(G.shape[-1], dtype=G.dtype, device=G.device), alpha=2)
+    before, X = X, (G @ X) / 2
+    for _ in range(degree - 1):
+        before, X = X, torch.addmm(before, G, X, beta=-1)
     return X.resolve_conj()

@@ -15,8 +15,11 @@ since the last step, whose matrix was T'. With a bound of σ₂, a few power ste
 Where that is not enough, as between close singular values, the bound of ‖T (I - VVᴴ)‖, which grows as little,
 serves for 2 and 3 without new random vectors, and (5) of that file gives a new bound of σ₂.
 
+Where that move is too large, T is compared with a multiple of T', as a registration makes one, and what is
+known of T' is multiplied, too.
+
 Most of the time goes into products of T with thin matrices, so each of them counts: the degree and whether V
-is filtered are chosen by what the last step found.
+is filtered are chosen by what the last step found. Of a long T, G itself is formed.
 
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
 Cholesky factorisation proves the largest Ritz value. If it is not the largest eigenvalue, LAPACK finds that.
@@ -123,13 +126,13 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
             return None, None, lost
     for _ in range(ROUNDS):
         Z = random_vectors(V, proof.VECTORS, generator)
-        S = chebyshev(T, beside(start, Z) if is_stale else Z, math.sqrt(edge), degree)
+        S, gram_error = chebyshev(T, beside(start, Z) if is_stale else Z, math.sqrt(edge), degree)
         if is_stale:
             V, S = orthonormal(S[:, : V.shape[-1]]), S[:, V.shape[-1] :]
         ritz = ritz_pairs(T, V, S, edge)
         if ritz is None:
             return None, None, lost
-        outside, second, upper, next_edge = _audit(ritz, edge, degree, T)
+        outside, second, upper, next_edge = _audit(ritz, edge, degree, T, gram_error)
         worn = _worn(upper, ritz.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
         factor = 1.0 if is_stale or worn > WORN else 0.0
@@ -152,10 +155,13 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
 def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm | None, State]:
     """Return the norm by what the last step knew, or None, and the state."""
     # The factor covers the rounding errors of the norm.
-    move = 1.001 * float(torch.linalg.matrix_norm(T - before))
+    move = 1.001 * float(torch.linalg.vector_norm(T - before))
+    sigma = float(norm.pair.value)
+    if not state.second + move < sigma:
+        move, sigma, state = _scaled(T, state, before, norm, move)
     outside, second = (old and old + move for old in (state.outside, state.second))
     state = state._replace(outside=outside, second=second)
-    V, sigma, a = state.block, float(norm.pair.value), state.edge
+    V, a = state.block, state.edge
     # Where the block is the whole space, its Ritz pairs are exact.
     if V.shape[-1] < T.shape[-1] and 0 < second < sigma:
         norm_by_powers = _by_powers(T, norm.pair.vector, second)
@@ -174,6 +180,28 @@ def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm |
     worn = _worn(upper, theta[0], T)
     state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
     return (_of_block(T, V, ritz, upper) if worn <= 1 else None), state
+
+
+def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) -> tuple[float, float, State]:
+    """Return the move from a multiple of the last matrix, its σ, and the state, where that is less.
+
+    A registration scales the weight. The multiple is the one that leaves the size of the last vector's image.
+    """
+    v, sigma = norm.pair.vector, float(norm.pair.value)
+    f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
+    if not is_ordinary((f * sigma) ** 2):
+        return move, sigma, state
+    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.
+        rest = torch.sub(T, before, alpha=f)
+        # The entries of the difference are rounded, and those of the multiple before.
+        rounding = 2 * torch.finfo(T.dtype).eps * f * float(torch.linalg.vector_norm(before))
+        least = 1.001 * (float(torch.linalg.vector_norm(rest)) + rounding)
+        if least < move / 2:
+            state = state._replace(edge=f**2 * state.edge, outside=f * state.outside, second=f * state.second)
+            return least, f * sigma, state
+    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # p would not amplify what leads.
+        state = state._replace(edge=f**2 * state.edge)
+    return move, sigma, state
 
 
 def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
@@ -217,7 +245,9 @@ def _worn(upper: float, top: float, T: Tensor) -> float:
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
-def _audit(ritz: Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, float, float]:
+def _audit(
+    ritz: Ritz, a: float, degree: int, T: Tensor, gram_error: float
+) -> tuple[float, float, float, float]:
     """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
@@ -232,6 +262,7 @@ def _audit(ritz: Ritz, a: float, degree: int, T: Tensor) -> tuple[float, float, 
     # p amplifies rounding errors as it does the leading vectors.
     error = degree**2 * torch.finfo(T.dtype).eps * hermitian.chebyshev(top / a, degree) * _size(n)
     b, edge = hermitian.chebyshev_bound(ritz.rest(cut), a, degree, n, error)
+    b += gram_error * top  # G is of this norm, and its errors move an eigenvalue by no more than theirs.
     leading, defect = theta[:cut], ritz.defect[:cut, :cut]
     upper = hermitian.block_bound(leading, defect, b)
     second = _second(leading, defect, b)

@@ -15,4 +15,22 @@ FAULTS = (
         "LOWER = 0.9",
         "LOWER = 0.9999",
     ),
+    Fault(
+        "multiple: a weight that registration has scaled is searched anew",
+        "spectral_param/_eigen/norm.py",
+        "if least < move / 2:",
+        "if least < 0:",
+    ),
+    Fault(
+        "lower-edge: the polynomial amplifies nothing where the weight has become smaller",
+        "spectral_param/_eigen/norm.py",
+        "if not LOWEST < state.edge / (f * sigma) ** 2 < 1:",
+        "if False:",
+    ),
+    Fault(
+        "gram-sign: the polynomial of a long matrix is another one",
+        "spectral_param/_eigen/gramian.py",
+        "before, X = X, torch.addmm(before, G, X, beta=-1)",
+        "before, X = X, torch.addmm(before, G, X, beta=1)",
+    ),
 )

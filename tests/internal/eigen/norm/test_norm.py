@@ -49,19 +49,89 @@ def test_a_path_without_a_gap_needs_few_products_and_no_decomposition(shape, dty
     assert sum(counts[2:]) / len(counts[2:]) < counts[0]  # A proof that fails takes a second round.
 
 
-def test_a_first_matrix_that_was_larger_costs_later_steps_nothing(products) -> None:
-    """As a registration that scales the weight. What lies outside the block is bounded anew in each step."""
+def test_a_first_matrix_with_a_larger_rest_costs_later_steps_nothing(products) -> None:
+    """What lies outside the block is bounded anew in each step."""
+    U, _, Vh = torch.linalg.svd(gaussian(64, 64))
     counts = []
-    for first in (1.0, 1.3):
-        T, follower = gaussian(64, 64), NormFollower("tracking")
-        follower.follow(first * T)
+    for first in (0.6, 0.97):
+        follower = NormFollower("tracking")
         for step in range(40):
             if step == 20:  # Until then the bound comes down.
                 products.clear()
-            T = T + 2e-3 * gaussian(64, 64, seed=step + 1)
-            follower.follow(T)
+            rest = torch.linspace(first if step == 0 else 0.6, 0.1, 60)
+            T = (U * torch.cat([torch.linspace(1, 0.98, 4), rest])) @ Vh
+            follower.follow(T + 2e-3 * gaussian(64, 64, seed=step + 1))
         counts.append(len(products))
     assert counts[1] <= 1.25 * counts[0]
+
+
+@pytest.fixture
+def costly(monkeypatch):
+    """What is done beside products: decompositions, factorisations, random vectors."""
+    calls = []
+    for owner, name in ((norm, "random_vectors"), (norm, "leading_pair"), (hermitian, "is_below")):
+        known = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *args, known=known, name=name: calls.append(name) or known(*args)
+        )
+    return calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("factor", [0.71, 3.0, -0.4, 1e-3])
+def test_a_multiple_of_the_last_matrix_needs_no_random_vectors(factor, dtype, costly) -> None:
+    """A registration scales the weight, by as much as its norm is too large."""
+    T, follower = gaussian(190, 130, dtype), NormFollower("tracking")
+    follower.follow(T.clone())
+    for _ in range(3):
+        costly.clear()
+        T = factor * T
+        (sigma, _), bound = follower.follow(T.clone())
+        if factor > 0:
+            assert not costly
+        assert abs(bound / true(T) - 1) <= 1.5e-6
+        assert abs(sigma / true(T) - 1) <= 1.5e-6
+
+
+@pytest.mark.parametrize("factor", [0.45, 20.0])
+def test_a_matrix_of_another_size_is_followed_without_a_decomposition(factor, costly) -> None:
+    """p would amplify nothing, or everything, with the edge of the last matrix."""
+    follower = NormFollower("tracking")
+    T = gaussian(160, 160)
+    for _ in range(3):
+        follower.follow(T.clone())
+    costly.clear()
+    T = factor * T + 0.4 * gaussian(160, 160, seed=1)
+    for _ in range(2):
+        _, bound = follower.follow(T.clone())
+        assert abs(bound / true(T) - 1) <= 1.5e-6
+    assert {*costly} <= {"random_vectors"}
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, (700, 90)), (torch.complex128, (2, 400, 70))])
+def test_long_matrices_have_their_gram_matrix(shape, dtype, monkeypatch) -> None:
+    by_gram, formed = gramian._by_gram, []
+    monkeypatch.setattr(gramian, "_by_gram", lambda *args: formed.append(args[0]) or by_gram(*args))
+    T, follower = gaussian(*shape[-2:], dtype).expand(shape).clone(), NormFollower("tracking")
+    tolerance = 1.5e-6 if dtype == torch.float32 else 1e-9
+    for step in range(6):
+        formed.clear()
+        _, bound = follower.follow(T.clone())
+        assert formed
+        assert (bound >= true(T) * (1 - tolerance / 3)).all()
+        assert (bound <= true(T) * (1 + tolerance)).all()
+        T += 1e-2 * gaussian(*shape[-2:], dtype, seed=step + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+def test_both_ways_of_the_polynomial_agree(dtype) -> None:
+    T, X = gaussian(70, 60, dtype), gaussian(60, 5, dtype, seed=1)
+    for degree in (1, 2, 7):
+        products, error = gramian.chebyshev(T, X, 1.3, degree)
+        assert error == 0
+        gram = gramian._by_gram(T.mH @ T, X, 1.3, degree)
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(gram, products, rtol=0, atol=1e3 * eps * float(products.abs().max()))
 
 
 def test_a_plateau_is_proven_by_cholesky_and_left_again(products) -> None:
