@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from spectral_param._matrices import Array
 from spectral_param.errors import NotProvenError
 from spectral_param.functional._checks import check_module, is_finite
 from spectral_param.functional._gate_weights import Weights, has_rate
-from spectral_param.functional._network_contraction import Contraction, prove, shaped, starts_of
+from spectral_param.functional._network_contraction import Contraction, Proof, prove, shaped, starts_of
 from spectral_param.functional._recurrent_modules import check_input_bound, refuse, torch_layers
 
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
 # By how much the rates of single layers stay below the one that is asked for, relatively: none for one
-# layer. Where several layers in a row reach it, their common rate is a little larger.
+# layer. Where several layers in a row reach it, their common rate is a little larger. Between the last two
+# of these it is found to ``_CLOSE``.
 _ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+_CLOSE = 1e-8
 
 
 @torch.no_grad()
@@ -52,29 +55,71 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
     for layer in flat:
         _check_possible(layer, rate)
     proof = prove(layers)
-    weights = _recurrent(module)
-    kept = [weight.clone() for weight in weights]
-    factors = [1.0] * len(weights)
-    rooms = iter(_ROOMS)
-    while proof.rate is None or proof.rate > rate:
-        room = next(rooms, None)
-        if room is None:
-            for weight, start in zip(weights, kept, strict=True):
-                weight.copy_(start)
-            raise NotProvenError(
-                f"{_NAME}: expected layers that have the rate {rate} together, got none for recurrent "
-                "weights that give each of them half of it. Scale down weight_ih of the later layers, or "
-                "take fewer."
-            )
-        triples = zip(flat, weights, factors, strict=True)
-        factors = [_factor(layer, rate * (1 - room), weight.dtype, t) for layer, weight, t in triples]
-        for weight, start, t in zip(weights, kept, factors, strict=True):
-            weight.copy_(start * t)
+    if not _is_proven(proof, rate):
+        _Scaling(module, layers, rate).search()
         layers = torch_layers(module, bound, _NAME)
         proof = prove(layers)
     starts = shaped([[starts_of(each) for each in row] for row in layers], layers, is_cell)
     scaling: Any = shaped(proof.scalings, layers, is_cell)
     return Contraction(proof.rate, scaling, starts, proof.norm, proof.obstacle)  # type: ignore[arg-type]
+
+
+class _Scaling:
+    """The recurrent weights of layers, each scaled to less than a rate, so that all together have it."""
+
+    def __init__(self, module: nn.Module, layers: Sequence[Sequence[Weights]], rate: float) -> None:
+        self.module, self.rate, self.bound = module, rate, layers[0][0].input_bound
+        self.layers = [each for row in layers for each in row]
+        self.weights = _recurrent(module)
+        self.kept = [weight.clone() for weight in self.weights]
+
+    def search(self) -> None:
+        """Scale by the largest factors that are found.
+
+        Raises:
+            NotProvenError: If there are none. The weights are those of before.
+        """
+        least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
+        failed = 0.0
+        for room in _ROOMS:
+            factors = self.scale(room, least, most)
+            if self.is_proven():
+                break
+            failed, most = room, factors
+        else:
+            self.multiply([1.0] * len(self.weights))
+            raise NotProvenError(
+                f"{_NAME}: expected layers that have the rate {self.rate} together, got none for recurrent "
+                "weights that give each of them half of it. Scale down weight_ih of the later layers, or "
+                "take fewer."
+            )
+        while room - failed > _CLOSE:
+            middle = (failed + room) / 2
+            tried = self.scale(middle, factors, most)
+            if self.is_proven():
+                room, factors = middle, tried
+            else:
+                failed, most = middle, tried
+        self.multiply(factors)
+
+    def scale(self, room: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
+        """Scale each layer to a rate of its own, and return the factors, which lie between these."""
+        rate, ranges = self.rate * (1 - room), zip(self.layers, self.weights, least, most, strict=True)
+        factors = [_factor(layer, rate, weight.dtype, low, high) for layer, weight, low, high in ranges]
+        self.multiply(factors)
+        return factors
+
+    def multiply(self, factors: Sequence[float]) -> None:
+        for weight, start, t in zip(self.weights, self.kept, factors, strict=True):
+            weight.copy_(start * t)
+
+    def is_proven(self) -> bool:
+        """Return whether all layers together have the rate."""
+        return _is_proven(prove(torch_layers(self.module, self.bound, _NAME)), self.rate)
+
+
+def _is_proven(proof: Proof, rate: float) -> bool:
+    return proof.rate is not None and proof.rate <= rate
 
 
 def _recurrent(module: Any) -> list[Tensor]:
@@ -110,11 +155,14 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
     return float(inputs.sum() * input_bound if inputs.any() else 0.0) + float(bias)
 
 
-def _factor(layer: Weights, rate: float, dtype: torch.dtype, most: float) -> float:
-    """Return the largest t <= ``most``, to 1e-8, for which a layer has the rate by itself, once rounded."""
+def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
+    """Return the largest t, to 1e-8, for which a layer has the rate by itself, once rounded.
+
+    It has the rate for ``least``, and t <= ``most``.
+    """
     if has_rate(layer.scaled(most), rate):
         return most
-    inside, outside = 0.0, most
+    inside, outside = least, most
     while outside - inside > 1e-8 * outside:
         t = (inside + outside) / 2
         inside, outside = (t, outside) if has_rate(layer.scaled(t), rate) else (inside, t)

@@ -132,16 +132,20 @@ def test_networks_inside_come_back_bit_for_bit(networks) -> None:
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_others_are_scaled_to_the_largest_proven_size(kind, dtype) -> None:
+@pytest.mark.parametrize(("layers", "n"), [(1, 10), (2, 4), pytest.param(3, 10, marks=pytest.mark.nightly)])
+def test_others_are_scaled_to_the_largest_proven_size(kind, dtype, layers, n) -> None:
     torch.manual_seed(0)
-    net = kind(3, 10, dtype=dtype)
-    U = net.weight_hh_l0.detach().clone()
+    net = kind(3, n, layers, dtype=dtype)
+    weights = [getattr(net, f"weight_hh_l{k}") for k in range(layers)]
+    before = [U.detach().clone() for U in weights]
     assert contracting_(net, 0.95, 0.5).rate <= 0.95
-    factor = float(net.weight_hh_l0.detach().norm() / U.norm())
-    assert 0 < factor < 1
-    torch.testing.assert_close(net.weight_hh_l0.detach(), factor * U)
+    for U, old in zip(weights, before, strict=True):
+        factor = float(U.detach().norm() / old.norm())
+        assert 0 < factor < 1
+        torch.testing.assert_close(U.detach(), factor * old)
     with torch.no_grad():
-        net.weight_hh_l0.mul_(1 + 1e-6)
+        for U in weights:
+            U.mul_(1 + 1e-6)
     assert contraction(net, 0.5).rate > 0.95
 
 
