@@ -55,7 +55,7 @@ class Fault:
 
     def arguments(self) -> list[str]:
         """Return the arguments of pytest that run the tests."""
-        options = (("-k", self.words), ("-m", self.mark))
+        options = (("-k", self.words), ("-m", self.mark or "not rows"))
         return [self.home, *(part for option, value in options if value for part in (option, value))]
 
 
