@@ -31,7 +31,7 @@ class Fault:
         code: Text that occurs exactly once in the file.
         instead: What takes its place.
         words: What chooses the tests that are to find it (``pytest -k``) from those of the file beside it.
-        mark: What chooses among marked tests (``pytest -m``).
+        mark: What chooses among marked tests (``pytest -m``). By default, nightly ones are run, too.
         home: The file of these tests. :func:`all_faults` fills it in.
     """
 
