@@ -4,6 +4,7 @@ The threads are those of $OMP_NUM_THREADS, the random state is that of --seed.
 """
 
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +23,12 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="random state that every test starts from")
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look again at thousands of tests and at modules, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ class Fault:
         code: Text that occurs exactly once in the file.
         instead: What takes its place.
         words: What chooses the tests that are to find it (``pytest -k``) from those of the file beside it.
-        mark: What chooses among marked tests (``pytest -m``).
+        mark: What chooses among marked tests (``pytest -m``). By default, nightly ones are run, too.
         home: The file of these tests. :func:`all_faults` fills it in.
     """
 
@@ -55,7 +55,7 @@ class Fault:
 
     def arguments(self) -> list[str]:
         """Return the arguments of pytest that run the tests."""
-        options = (("-k", self.words), ("-m", self.mark))
+        options = (("-k", self.words), ("-m", self.mark or "not rows"))
         return [self.home, *(part for option, value in options if value for part in (option, value))]
 
 

@@ -70,6 +70,7 @@ def put_in(file: str, changed: str | ast.AST) -> bool:
         wanted[old.co_name, old.co_firstlineno] = new
         if names[:-1] not in functions:
             outermost.add((old.co_name, old.co_firstlineno))
+    gc.unfreeze()  # conftest.py has frozen what was imported, which would not be listed.
     for each in gc.get_objects():
         if type(each) is types.FunctionType and each.__code__.co_filename == path:
             key = (each.__code__.co_name, each.__code__.co_firstlineno)

@@ -66,7 +66,7 @@ def found_in_forks(chosen: Sequence[Fault], jobs: int, end: float) -> set[Fault]
     """
     trials = Trials(jobs, chosen, end)
     if chosen:
-        collect(trials, *sorted({fault.home for fault in chosen}))
+        collect(trials, "-m", "not rows", *sorted({fault.home for fault in chosen}))
     return trials.found
 
 

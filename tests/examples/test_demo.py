@@ -98,6 +98,7 @@ def test_finished_run_prints_its_table_again_without_training(
     assert re.search(r"^least squares +\d\.\d+ +\d\.\d+$", table, re.MULTILINE)
 
 
+@pytest.mark.nightly
 def test_what_is_certified_survives_every_attack() -> None:
     for found in certificate.compare(seed=3, quick=True):
         assert found["lipschitz"] <= 1 + 1e-5 or found["network"] == "no constraint"

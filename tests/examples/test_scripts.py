@@ -53,6 +53,7 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
     assert "36/36" in output.err
 
 
+@pytest.mark.nightly
 def test_swap_the_recurrence_learns_with_one_that_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit_info:
         run_script("swap_the_recurrence.py", ["--systems", "ScoRNN", "--epochs", "2"], monkeypatch)

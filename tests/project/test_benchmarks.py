@@ -24,14 +24,19 @@ FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "
 LONG = (
     "choice",
     "cpu",
+    "device",
     "dynamics",
     "forecasts",
     "gates",
     "guarantees",
     "lipschitz",
     "mixing",
+    "norms",
     "paths",
+    "sparse",
+    "stable_weights",
     "states",
+    "systems",
 )
 
 
@@ -416,6 +421,7 @@ def test_peak_counts_the_gradient_of_a_step_that_frees_the_one_before(size) -> N
     assert case.peak_bytes(run) == 4 * size
 
 
+@pytest.mark.nightly
 def test_recurrences_keep_to_their_memory() -> None:
     """In units of all states: the states, a loss's gradient, and little else; or only that little."""
     peaks = memory.contenders(48, 32, 1000)

@@ -86,6 +86,7 @@ def test_soc_is_stable_and_its_gradient_steps_lower_the_error():
     assert problem.error(A) < 0.9 * problem.error(start)
 
 
+@pytest.mark.nightly
 def test_trained_alpha_stable_keeps_the_half_plane_and_learns():
     X, Y = noisy_derivatives(springs(6), 12, 0)
     problem = reduce(X, Y, np.zeros((12, 0))).problem

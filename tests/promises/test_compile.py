@@ -52,7 +52,7 @@ def test_cell_by_inductor() -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("nonlinearity", ["modrelu", torch.tanh])
+@pytest.mark.parametrize("nonlinearity", [pytest.param("modrelu", marks=pytest.mark.nightly), torch.tanh])
 def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
     rnn = sp.nn.BlockRNN(3, [(4, sp.ScaledCayley())], nonlinearity=nonlinearity, checkpoint_every=2)
     rnn.return_output = False
@@ -61,6 +61,7 @@ def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
 
 
 # torch 2.6 warns about the names that it gives constants of a graph.
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore:Node .* does not reference")
 def test_compiled_network_of_both_directions_is_the_same() -> None:
     blocks = [(4, sp.ScaledCayley())]
@@ -115,8 +116,8 @@ TRANSFORMS = {
 @pytest.mark.parametrize(
     ("transform", "function"),
     [
-        ("jvp", sp.functional.spectral_abscissa),
-        ("hessian", sp.functional.spectral_radius),
+        pytest.param("jvp", sp.functional.spectral_abscissa, marks=pytest.mark.nightly),
+        pytest.param("hessian", sp.functional.spectral_radius, marks=pytest.mark.nightly),
         ("vmap", sp.functional.spectral_radius),
     ],
 )
@@ -244,6 +245,7 @@ def test_recurrence_under_autocast() -> None:
         torch.testing.assert_close(rnn(x.bfloat16())[0], expected, atol=0.1, rtol=0.1)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # Dynamo's own.
 @pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="not in torch 2.6")
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Every parametrization keeps every contract, real and complex, single and batched."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from spectral_param.testing import conformance
+from spectral_param.testing import Trial, conformance
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.properties import FACTOR
 
@@ -20,9 +22,17 @@ LONG = (
 def trials() -> list[object]:
     found = [t for case in (*CASES, *FROM_THE_START) for t in conformance(case, thorough=FACTOR > 1)]
     return [
-        pytest.param(t, id=str(t), marks=pytest.mark.nightly if str(t).startswith(LONG) else ())
-        for t in found
+        pytest.param(t, id=str(t), marks=() if often else pytest.mark.nightly) for t, often in daily(found)
     ]
+
+
+def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
+    """Of a variant each check once in a default run: shapes and dtypes are those of its constraint."""
+    seen = set()
+    for trial in found:
+        kind = (trial.case.name, str(trial.check))
+        yield trial, not str(trial).startswith(LONG) and not (trial.case.variant and kind in seen)
+        seen.add(kind)
 
 
 # torch 2.6 warns about the names that it gives constants of an exported graph.

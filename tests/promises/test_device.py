@@ -12,6 +12,7 @@ from benchmarks.problems import device as benchmark
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.promises.jobs import JOBS, numbers, on_the_host, parametrized
+from tests.properties import by_turns
 
 # An older torch has no hook for Python backends.
 standin = pytest.importorskip("benchmarks.standin", exc_type=ImportError)
@@ -48,13 +49,14 @@ def trials() -> list[Trial]:
     return [t for (_, check), t in found.items() if not t.case.variant or check == "projection"]
 
 
-def daily(case: Case):
-    """A case for each day, but one whose fifty steps on a device the host imitates slowly."""
-    marks = pytest.mark.nightly if case.name.startswith("DoublyStochastic") else ()
-    return pytest.param(case, id=case.name, marks=marks)
+def daily(value: Case | Trial, name: str, i: int):
+    """Every second one for each day, but none whose fifty steps on a device the host imitates slowly."""
+    return pytest.param(
+        value, id=name, marks=pytest.mark.nightly if i % 2 or name.startswith("DoublyStochastic") else ()
+    )
 
 
-@pytest.mark.parametrize("trial", [pytest.param(t, id=str(t), marks=daily(t.case).marks) for t in trials()])
+@pytest.mark.parametrize("trial", [daily(t, str(t), i) for i, t in enumerate(trials())])
 def test_constraint_keeps_its_contract_on_a_device(trial: Trial) -> None:
     with standin.counting():
         trial()
@@ -69,7 +71,9 @@ def pulled(module: nn.Module, target: Tensor, steps: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("case", [daily(case) for case in CASES if not case.variant])
+@pytest.mark.parametrize(
+    "case", [daily(case, case.name, i) for i, case in enumerate(c for c in CASES if not c.variant)]
+)
 def test_training_resume_and_removal(case: Case) -> None:
     """A checkpoint of the host goes on with the host's numbers, and one of the device to the same bits."""
     dtype = torch.float64 if torch.float64 in case.dtypes else torch.complex128
@@ -96,7 +100,7 @@ def test_training_resume_and_removal(case: Case) -> None:
         assert isinstance(there.weight, nn.Parameter)
 
 
-@pytest.mark.parametrize("case", STEPS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", by_turns(STEPS, 2, ids=(case.name for case in STEPS)))
 def test_a_step_has_the_numbers_of_the_host(case: benchmark.Case) -> None:
     assert benchmark.compare(case, DEVICE) <= benchmark.TOLERANCE
 

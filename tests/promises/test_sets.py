@@ -105,6 +105,7 @@ def test_a_nilpotent_weight_stays_at_a_distance_and_is_warned_of() -> None:
     assert sp.SpectralRadiusNorm(0.7).distance(W).item() == pytest.approx(0.7)
 
 
+@pytest.mark.nightly
 def test_what_the_search_does_not_know_is_moved_off_the_border() -> None:
     """A form of a small condition is not found for what the map makes of a nilpotent matrix."""
     constraint = sp.LyapunovForm(0.9, growth=1.5)

@@ -92,6 +92,6 @@ def with_fsdp(rank: int) -> None:
 
 
 @pytest.mark.fresh
-@pytest.mark.parametrize("run", [with_ddp, with_fsdp])
+@pytest.mark.parametrize("run", [with_ddp, pytest.param(with_fsdp, marks=pytest.mark.nightly)])
 def test_two_processes_hold_the_same_weights(run, tmp_path: Path) -> None:
     assert ranked(run, tmp_path / "printed").count("equal") == 2

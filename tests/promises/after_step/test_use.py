@@ -160,6 +160,7 @@ def test_an_optimizer_that_is_compiled() -> None:
     assert defect(layer.weight) <= 8
 
 
+@pytest.mark.nightly
 def test_a_model_of_torch_keeps_its_checkpoint_its_programs_and_its_quantization() -> None:
     def build() -> nn.Module:
         return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train()

@@ -59,7 +59,7 @@ def starts(certificate, layers, corners):
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "points"), [(1, 10), (4, 25)])
+@pytest.mark.parametrize(("n", "points"), [(1, 10), pytest.param(4, 25, marks=pytest.mark.nightly)])
 def test_jacobians_obey_the_inequality(kind, layers, n, points) -> None:
     net, certificate = network(kind, n, layers, seed=n)
     assert certificate.rate <= 0.97 * (1 + 1e-5)
@@ -84,7 +84,7 @@ def moved_inside(net, n, layers):
 
 
 @pytest.mark.parametrize(("networks", "steps"), [(1, 10), pytest.param(20, 400, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("layers", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_attack_finds_a_slower_rate(kind, layers, networks, steps) -> None:
     """Adam over weights inside the set, an input, and two starts."""

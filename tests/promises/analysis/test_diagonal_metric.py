@@ -76,6 +76,7 @@ def test_a_sparse_weight_has_the_certificate_of_the_dense_one(layout) -> None:
     assert torch.linalg.matrix_norm(in_coordinates(dense, found.scaling), 2) <= found.rate
 
 
+@pytest.mark.nightly
 def test_a_large_sparse_weight() -> None:
     """More than LAPACK's singular values are asked for."""
     W = matrices.sparse(600, 10)

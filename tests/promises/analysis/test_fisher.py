@@ -161,6 +161,7 @@ def test_bound_is_nan_where_the_chain_is_not_finite() -> None:
             assert bound[1].isnan().all()
 
 
+@pytest.mark.nightly
 def test_noise_beyond_double_precision_is_not_taken_for_instability() -> None:
     chain = delay_line(720, 9.0)
     with pytest.raises(ValueError, match="covariance of the noise below 1e308"):

@@ -82,6 +82,7 @@ def test_kreiss_matrix_theorem(dtype) -> None:
         assert growth.peak <= math.e * n * K
 
 
+@pytest.mark.nightly
 def test_kreiss_constant_is_above_a_brute_force_grid() -> None:
     """At least what 40,000 points find, also for peaks narrower than the first grid."""
     heights, angles = torch.linspace(-9, 2, 20, **DOUBLE), torch.linspace(-torch.pi, torch.pi, 2001, **DOUBLE)

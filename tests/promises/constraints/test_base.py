@@ -166,6 +166,7 @@ def test_a_module_that_is_filled_tensor_by_tensor_can_be_moved(name) -> None:
         assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
 
 
+@pytest.mark.nightly
 def test_fake_tensors_as_on_the_meta_device() -> None:
     """Building a model under FakeTensorMode tells its shapes and takes no memory."""
     # A variant does the same with tensors; SignPattern takes a pattern.
@@ -183,6 +184,7 @@ def test_fake_tensors_as_on_the_meta_device() -> None:
         assert all(t.grad is not None for t in layer.parameters())
 
 
+@pytest.mark.nightly
 def test_a_start_without_values() -> None:
     """restart and sample tell shapes, too."""
     few = ("ScaledCayley", "SpectralRadiusNorm", "SpectralNorm", "BlockTriangular")

@@ -97,6 +97,7 @@ def test_number_of_parameters(layers, order, real, complex_) -> None:
         assert sum(p.numel() for p in module.parameters()) == expected
 
 
+@pytest.mark.nightly
 def test_orthogonal_to_machine_precision_after_many_steps() -> None:
     for dtype, layers in ((torch.float32, None), (torch.complex64, 3)):
         layer = torch.nn.Linear(32, 32, bias=False, dtype=dtype)

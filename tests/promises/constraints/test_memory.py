@@ -11,6 +11,7 @@ from torch import Tensor
 import spectral_param as sp
 from spectral_param.testing import holder, originals
 from tests.promises.cases import CASES
+from tests.properties import by_turns
 from tests.training import step
 
 LAYERS = {
@@ -234,7 +235,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("make", HELD.values(), ids=HELD)
+@pytest.mark.parametrize("make", by_turns(HELD.values(), 3, ids=HELD))
 def test_hooks_that_know_their_model_leave_no_graph(make) -> None:
     layer, found = changed(make)
     known = weakref.ref(layer)

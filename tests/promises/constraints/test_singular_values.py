@@ -89,6 +89,7 @@ def test_inside_the_margin_in_training(dtype, reflections) -> None:
     assert (sigma - 1).abs().max() > 0.04, "the target pulls to the edge"
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 def test_training_reaches_a_target() -> None:
     target = with_singular_values((5, 5), torch.float64, 0.8, 1.2)
@@ -100,7 +101,10 @@ def test_training_reaches_a_target() -> None:
     torch.testing.assert_close(module.weight, target, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize(("dtype", "reflections"), [(torch.float64, None), (torch.complex128, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "reflections"),
+    [(torch.float64, None), pytest.param(torch.complex128, 2, marks=pytest.mark.nightly)],
+)
 def test_derivatives_at_equal_singular_values(dtype, reflections) -> None:
     """The paper's start, where a singular value decomposition has none."""
     module = sp.constrain(

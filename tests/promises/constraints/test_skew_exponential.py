@@ -203,6 +203,7 @@ def test_the_optimizer_goes_on_after_rebase() -> None:
     assert orthogonality_defect(module.weight).max() < 1e-14
 
 
+@pytest.mark.nightly
 def test_a_thousand_bases_do_not_drift() -> None:
     module = constrained(orthogonal((8, 8), torch.float32))
     (T,) = module.parameters()

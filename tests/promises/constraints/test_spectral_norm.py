@@ -420,6 +420,7 @@ def test_derivatives_of_a_kernel(stride, dtype) -> None:
     torch.testing.assert_close(functional, eager)
 
 
+@pytest.mark.nightly
 def test_a_kernel_compiled_saved_copied_and_averaged() -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False)

@@ -501,6 +501,7 @@ def test_gradients_after_a_first_read_in_inference_mode(kind) -> None:
     torch.testing.assert_close(*gradients, rtol=2e-2, atol=1e-2 * gradients[1].abs().max().item())
 
 
+@pytest.mark.nightly
 def test_compiled_steps_are_the_eager_ones() -> None:
     layer = trained(linear(mode="latched"), steps=1)
     reference = copy.deepcopy(layer)

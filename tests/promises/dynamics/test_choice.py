@@ -50,6 +50,7 @@ def test_one_sensor_without_noise_is_forecast_exactly(slow, fast, rows, lead):
     assert error_of(model, X, rows, lead) < 1e-15 / slow**6 * 10
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rows", "nodes", "options"),
     [
@@ -188,6 +189,7 @@ def test_a_long_horizon_meets_no_poor_minimum():
     assert chosen(problem) <= 1.1 * forecast_error(problem, whole.A_, None)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("noise", "seed"), [(0.003, 27)])
 def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
     problem = oscillators(60, noise, seed)
@@ -201,6 +203,7 @@ def test_as_many_states_as_rows_are_not_fitted_without_a_ridge(n, rows, seed):
     assert chosen(problem) < 1.05 * still
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rows", "seed"), [pytest.param(90, 11, marks=pytest.mark.nightly), (130, 12)])
 def test_a_walk_is_forecast_as_no_change(rows, seed):
     rng = np.random.default_rng(seed)
@@ -211,6 +214,7 @@ def test_a_walk_is_forecast_as_no_change(rows, seed):
     assert chosen(problem) <= 1.02 * forecast_error(problem, np.eye(3), None)
 
 
+@pytest.mark.nightly
 def test_of_several_recordings_the_error_is_that_of_a_new_one():
     """Each turns at a rate of its own: its rows say what its other rows do, and nothing of the next one."""
     rng = np.random.default_rng(5)
@@ -252,6 +256,7 @@ def test_a_wake_that_saturates_is_forecast_as_well_as_by_one_step():
     assert errors[0] <= 1.1 * min(errors[1:])
 
 
+@pytest.mark.nightly
 def test_lagged_inputs_are_taken_where_the_output_answers_late():
     rng = np.random.default_rng(7)
     U = np.repeat(rng.standard_normal((140, 1)), 5, axis=0)

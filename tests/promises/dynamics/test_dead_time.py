@@ -117,6 +117,7 @@ def test_late_inputs_are_states_of_the_system_for_scipy(states):
     np.testing.assert_allclose(answer[:, 0], true, atol=0.02 * np.abs(true).max())
 
 
+@pytest.mark.nightly
 def test_rows_of_inputs_may_be_given_beside_a_choice_of_states():
     rng = np.random.default_rng(6)
     U = rng.standard_normal((160, 2))
@@ -137,7 +138,9 @@ def test_innovations_are_never_late(states):
     np.testing.assert_array_equal(system.B, np.eye(2) if states is None else model.K_)
 
 
-@pytest.mark.parametrize(("rows", "states", "outputs"), [(120, "cv", 1), (400, 2, 2)])
+@pytest.mark.parametrize(
+    ("rows", "states", "outputs"), [pytest.param(120, "cv", 1, marks=pytest.mark.nightly), (400, 2, 2)]
+)
 def test_a_fit_that_explains_little_says_what_was_tried(rows, states, outputs):
     rng = np.random.default_rng(4)
     U, Y = rng.standard_normal((rows, 1)), rng.standard_normal((rows, outputs))
@@ -156,7 +159,10 @@ def pulse(rows, dead, rng):
     return 3.0 * ((k > rows // 2 - 7) & (k < rows // 2)) + 0.05 * rng.standard_normal(rows)
 
 
-@pytest.mark.parametrize(("moved", "rows", "dead", "seed"), [(step, 200, 20, 1), (pulse, 240, 30, 0)])
+@pytest.mark.parametrize(
+    ("moved", "rows", "dead", "seed"),
+    [pytest.param(step, 200, 20, 1, marks=pytest.mark.nightly), (pulse, 240, 30, 0)],
+)
 def test_dead_times_of_step_tests_are_found(moved, rows, dead, seed):
     """Which blocks have inputs that say something of the others depends on the dead time."""
     rng = np.random.default_rng(seed)

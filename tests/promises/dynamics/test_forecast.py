@@ -65,6 +65,7 @@ def test_the_bound_holds_and_no_fit_is_worse_than_its_start(seed, horizon, start
     assert fit.error <= fit.initial_error
 
 
+@pytest.mark.nightly
 def test_many_unknowns_take_the_same_descent():
     rng = np.random.default_rng(0)
     A = np.linalg.qr(rng.standard_normal((28, 28)))[0]
@@ -189,7 +190,7 @@ def test_forecast_that_a_general_search_does_not_improve(start) -> None:
     assert fit.error <= 1.001 * scipy.optimize.minimize(error, found, options={"maxiter": 200}).fun
 
 
-@pytest.mark.parametrize("start", ["measured", "estimated"])
+@pytest.mark.parametrize("start", ["measured", pytest.param("estimated", marks=pytest.mark.nightly)])
 def test_forecast_of_many_unknowns_is_at_least_as_good_as_that_of_the_system(start) -> None:
     """More than 700 unknowns are searched for in another way."""
     rng = np.random.default_rng(0)

@@ -102,6 +102,7 @@ def test_the_choice_takes_inputs_and_lists_of_recordings():
     assert np.mean(model.forecast_error_["model"]) < 0.5 * np.mean(model.forecast_error_["no change"])
 
 
+@pytest.mark.nightly
 def test_the_units_of_states_and_inputs_do_not_matter():
     noisy, U, _ = chain(200, 0.05, 1)
     units, unit_u = np.array([1e-3, 1e4, 1.0, 1e2]), 1e-5
@@ -173,7 +174,7 @@ def test_a_model_that_forecasts_worse_than_no_change_says_so():
         StableLinearModel(lead=10).fit(walk)
 
 
-@pytest.mark.parametrize(("rows", "n"), [(61, 2), (45, 8)])
+@pytest.mark.parametrize(("rows", "n"), [(61, 2), pytest.param(45, 8, marks=pytest.mark.nightly)])
 def test_recordings_shorter_than_the_lead_are_fitted_with_a_warning(rows, n):
     rng = np.random.default_rng(rows)
     t = 0.3 * np.arange(rows)
@@ -210,6 +211,7 @@ def test_a_constant_state_has_no_unit_and_an_error_of_forecasts_all_the_same():
     assert (model.forecast_error_["model"] < 1e-6).all()
 
 
+@pytest.mark.nightly
 def test_continuous_time_chooses_the_shrinkage():
     rng = np.random.default_rng(0)
     F = np.array([[-0.1, 2.0, 0.0], [-2.0, -0.1, 0.0], [0.0, 0.0, -1.0]])
@@ -228,6 +230,7 @@ def test_continuous_time_chooses_the_shrinkage():
 # Starts and delays --------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_several_measured_rows_give_a_better_start():
     clean, X = oscillators(600, 0.2, 7, modes=2)
     model = StableLinearModel(horizon=300, start="estimated", lead=40).fit(X[:300])
@@ -249,6 +252,7 @@ def test_a_start_from_several_rows_takes_the_inputs_between_them():
     np.testing.assert_allclose(model.predict(clean[:50], U[:50], window=5), clean[5:51], atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_delays_recover_states_that_were_not_measured():
     clean, X = oscillators(600, 0.01, 8, modes=3)
     seen = slice(0, 1)
@@ -272,6 +276,7 @@ def test_delays_recover_states_that_were_not_measured():
 # Tools --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_grid_search_passes_inputs_by_metadata_routing():
     noisy, U, _ = chain(200, 0.05, 6)
     X, Y, V = noisy[:-1], noisy[1:], U[:-1]

@@ -190,7 +190,9 @@ def test_the_order_is_chosen_by_held_out_rows():
     assert model.forecast_error_["model"][0] < 0.05
 
 
-@pytest.mark.parametrize(("states", "offset"), [(3, True), ("cv", False)])
+@pytest.mark.parametrize(
+    ("states", "offset"), [(3, True), pytest.param("cv", False, marks=pytest.mark.nightly)]
+)
 def test_outputs_without_noise_have_no_more_states_than_they_need(states, offset):
     sine = np.sin(0.3 * np.arange(200))[:, None] + offset
     with warnings.catch_warnings():
@@ -323,6 +325,7 @@ def test_input_delays_find_how_past_inputs_act():
         StableLinearModel(input_delays=2).fit(X[:-1], X[1:], U=U[:-1])
 
 
+@pytest.mark.nightly
 def test_input_delays_go_with_the_choice():
     rng = np.random.default_rng(1)
     U, noise = rng.standard_normal((120, 1)), rng.standard_normal((120, 1))

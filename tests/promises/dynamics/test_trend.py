@@ -82,7 +82,10 @@ def test_levels_that_trend_are_forecast_as_by_those_who_know(rows, width, noise,
 
 
 @far
-@pytest.mark.parametrize(("rows", "width", "noise", "seed"), [(120, 2, 1.0, 1), (160, 3, 0.8, 1)])
+@pytest.mark.parametrize(
+    ("rows", "width", "noise", "seed"),
+    [(120, 2, 1.0, 1), pytest.param(160, 3, 0.8, 1, marks=pytest.mark.nightly)],
+)
 def test_rows_on_both_sides_of_a_block_are_no_judge_of_a_trend(rows, width, noise, seed):
     X = levels(rows, width, noise, 0.5, seed)
     table = StableLinearModel(horizon="cv", lead=12).fit(X).choice_.table
@@ -104,7 +107,9 @@ def test_the_drift_is_that_of_the_rows_and_their_sum():
     assert np.abs(found - X[1:]).max() <= 1.0
 
 
-@pytest.mark.parametrize(("rows", "width", "radius"), [(120, 2, 0.95), (200, 3, 1.0)])
+@pytest.mark.parametrize(
+    ("rows", "width", "radius"), [(120, 2, 0.95), pytest.param(200, 3, 1.0, marks=pytest.mark.nightly)]
+)
 def test_without_a_trend_a_drift_is_a_line_of_the_table(rows, width, radius):
     rng = np.random.default_rng(rows)
     x, X = np.zeros(width), []

@@ -544,6 +544,7 @@ def test_the_last_state_is_not_part_of_all_states() -> None:
     assert output[-2:].all()
 
 
+@pytest.mark.nightly
 def test_long_linear_recurrences_without_numbers() -> None:
     args = [torch.randn(200, 1, 2), torch.zeros(1, 8), torch.randn(8, 2), 0.5 * torch.eye(8)]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

@@ -50,6 +50,7 @@ def test_one_operator_with_the_same_results(nonlinearity, dtype, sizes, options)
 
 
 # torch's test looks at it itself (2.14).
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_operators_keep_their_promises() -> None:
     """What they return, on every device and with every transform: torch's own test of operators."""
@@ -83,7 +84,9 @@ def test_second_derivatives_of_a_compiled_recurrence() -> None:
     torch.testing.assert_close(penalty(compiled), penalty(function))
 
 
-@pytest.mark.parametrize("transform", ["jvp", "vmap", pytest.param("jacrev", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "transform", ["vmap", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("jvp", "jacrev"))]
+)
 def test_transforms_inside_a_compiled_function(transform) -> None:
     x, h0, U, W, b = (t.detach() for t in arguments(torch.float64, [2] * 3, "modrelu"))
 

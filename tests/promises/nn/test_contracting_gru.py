@@ -30,7 +30,7 @@ def test_computes_what_torch_nn_gru_computes_where_nothing_is_limited(bias) -> N
     torch.testing.assert_close(rnn(packed)[1], gru(packed)[1])
 
 
-@pytest.mark.parametrize(("rate", "scale"), [(0.7, 5.0), (1, 0.3)])
+@pytest.mark.parametrize(("rate", "scale"), [pytest.param(0.7, 5.0, marks=pytest.mark.nightly), (1, 0.3)])
 def test_derivatives_of_first_and_second_order(rate, scale) -> None:
     torch.manual_seed(0)
     rnn = GRU(1, 2, rate=rate, dtype=torch.float64)

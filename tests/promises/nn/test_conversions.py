@@ -72,8 +72,14 @@ def results(rnn, x):
     return [output.detach(), h_n.detach(), *(p.grad.clone() for p in rnn.parameters())]
 
 
-@pytest.mark.parametrize("conversion", TO_DOUBLE)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "conversion"),
+    [
+        pytest.param(name, conversion, marks=pytest.mark.nightly if (i + j) % 2 else ())
+        for i, name in enumerate(NETWORKS)
+        for j, conversion in enumerate(TO_DOUBLE)
+    ],
+)
 def test_a_converted_network_is_one_built_in_double_precision(name, conversion) -> None:
     make = NETWORKS[name]
     rnn, expected = make(), make(dtype=torch.complex128)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import spectral_param as sp
 from tests.promises.cases import orthogonality_defect, radii
-from tests.properties import examples
+from tests.properties import by_turns, examples
 
 N = 12
 LR, CONSTRAINED_LR = 1e-3, 1e-4
@@ -206,7 +206,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, leng
     return losses
 
 
-@every_network
+@pytest.mark.parametrize("network", by_turns(NETWORKS, 2, ids=(network.name for network in NETWORKS)))
 def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
     model, optimizer = build(network)
     before = copy.deepcopy(model)

@@ -40,6 +40,7 @@ def test_complex_networks_and_other_activations(make) -> None:
     assert make(2, 5, nonlinearity="tanh").cells[0].nonlinearity == "tanh"
 
 
+@pytest.mark.nightly
 def test_training_lowers_the_loss_and_keeps_the_constraints() -> None:
     for rnn in (sp.nn.ORNN(2, 16, reflections=6), sp.nn.SpectralRNN(2, 16, margin=0.1, reflections=4)):
         head = torch.nn.Linear(16, 1)

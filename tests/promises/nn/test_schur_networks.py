@@ -46,7 +46,9 @@ def said_and_true(rnn):
 
 
 @pytest.mark.parametrize(
-    ("hidden_size", "P"), [(12, sp.ScaledCayley()), (13, None)], ids=["Cayley", "exponential"]
+    ("hidden_size", "P"),
+    [(12, sp.ScaledCayley()), pytest.param(13, None, marks=pytest.mark.nightly)],
+    ids=["Cayley", "exponential"],
 )
 def test_eigenvalues_are_what_gamma_and_theta_say_after_training(hidden_size, P) -> None:
     rnn = sp.nn.NNRNN(2, hidden_size, P=P, dtype=torch.float64)
@@ -57,6 +59,7 @@ def test_eigenvalues_are_what_gamma_and_theta_say_after_training(hidden_size, P)
     assert said_and_true(rnn) < 1e-10
 
 
+@pytest.mark.nightly
 def test_the_papers_literal_form_leaves_them() -> None:
     """Note on eq. (5): T's entry inside each block moves the eigenvalues off γ e^{±iθ}."""
     rnn = sp.nn.NNRNN(2, 12, form="paper", dtype=torch.float64)

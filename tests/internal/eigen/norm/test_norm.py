@@ -182,7 +182,9 @@ def test_a_weight_that_moves_little_needs_no_random_vectors(batch, drawn) -> Non
     assert not drawn
 
 
-@pytest.mark.parametrize(("dtype", "batch"), [(torch.float32, ()), (torch.complex64, (3,))])
+@pytest.mark.parametrize(
+    ("dtype", "batch"), [(torch.float32, ()), pytest.param(torch.complex64, (3,), marks=pytest.mark.nightly)]
+)
 def test_power_steps_suffice_where_there_is_a_gap(batch, dtype, drawn, monkeypatch) -> None:
     """Each move turns the leading vector by more than the tolerance; their sum is larger than the gap."""
     ritz = norm.ritz_pairs

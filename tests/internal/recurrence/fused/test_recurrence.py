@@ -110,8 +110,15 @@ def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear
     assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
 
 
-@pytest.mark.parametrize("return_output", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    ("dtype", "return_output"),
+    [
+        (torch.float64, True),
+        (torch.complex128, False),
+        pytest.param(torch.float64, False, marks=pytest.mark.nightly),
+        pytest.param(torch.complex128, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_derivatives_of_many_linear_steps(return_output, dtype) -> None:
     args = arguments([2] * 7, 1, 2, dtype, nonlinearity="identity")
 
