@@ -44,7 +44,7 @@ def _of(seed: int, way: str, rows: int | None = None) -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         model = fitted(of, way)
-    frequencies, damping = model.natural_frequencies_, model.damping_ratios_
+        frequencies, damping = model.natural_frequencies_, model.damping_ratios_
     at_modes = {"ours": nearest(of, frequencies, damping, model.frequencies_)}
     beside = covariance_driven(of, 2 * len(of.frequencies))
     at_modes["SSI-cov"] = nearest(of, *beside)

@@ -28,6 +28,7 @@ from spectral_param.dynamics._remarks import (
     nearly_unexplained,
     no_better,
     remarks_on_columns,
+    remarks_on_damping,
     remarks_on_inputs,
     remarks_on_pairs,
     require_variation,
@@ -134,7 +135,8 @@ class StableLinearModel(Fitted):
             time), in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
         natural_frequencies_: Natural (undamped) frequency of each eigenvalue, \|s\| / 2π, in the same unit.
-        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0.
+        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0. Reading it warns where
+            rows are stacked by ``delays`` and some states hold noise alone, which biases it.
         natural_frequency_errors_: Standard deviations of the natural frequencies of hidden states, for
             Gaussian noise and many rows; else None.
         damping_ratio_errors_: Those of the damping ratios.
@@ -258,6 +260,7 @@ class StableLinearModel(Fitted):
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
         self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
+        self._doubts: list[str] = []
         if self.states is not None:
             self._fit_states(recordings, through)
         elif Y is None:
@@ -377,6 +380,8 @@ class StableLinearModel(Fitted):
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
         _say(remarks_on_inputs(variant.parts), 4)
+        if self.delays > 1:
+            self._doubts = remarks_on_damping(variant.units.parts(variant.parts, False))
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
@@ -552,7 +557,7 @@ class StableLinearModel(Fitted):
         size = np.abs(s)
         with np.errstate(invalid="ignore"):
             self.natural_frequencies_ = size / (2 * np.pi)
-            self.damping_ratios_ = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
+            self._damping = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
         self.natural_frequency_errors_ = self.damping_ratio_errors_ = None
         if self._spread is not None:
             eigenvalues, spread = self._spread

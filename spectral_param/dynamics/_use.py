@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, overload
 
 import numpy as np
@@ -54,9 +55,10 @@ class Fitted(Estimator):
     eigenvalues_: Array
     n_features_in_: int
     natural_frequencies_: Array
-    damping_ratios_: Array
     natural_frequency_errors_: Array | None
     damping_ratio_errors_: Array | None
+    _damping: Array
+    _doubts: list[str]  # of the damping
     _coordinates: Coordinates
     _scale: Array  # of each state: the unit in which an estimated start is the nearest
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
@@ -66,6 +68,13 @@ class Fitted(Estimator):
     _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
     _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
+
+    @property
+    def damping_ratios_(self) -> Array:
+        """−Re s / |s| of each eigenvalue; a warning says where the rows do not support it."""
+        for doubt in self._doubts:
+            warnings.warn(f"StableLinearModel.damping_ratios_: {doubt}", stacklevel=2)
+        return self._damping
 
     @property
     def _memory(self) -> int:

@@ -33,9 +33,10 @@ def largest_order(recordings: list[Rows], lags: int = 1) -> int:
 
 
 def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
-    """Raise a ValueError unless outputs vary, and rows and inputs suffice for so many states."""
+    """Raise a ValueError unless outputs and inputs vary, and rows and inputs suffice for so many states."""
     Y, U = (np.vstack(M) for M in zip(*recordings, strict=True))
     require_variation("outputs", [Y])
+    require_variation("inputs", [newest(U, lags)])
     most = largest_order(recordings, lags)
     if states > most:
         raise ValueError(

@@ -38,4 +38,11 @@ FAULTS = (
         'np.einsum("ik,jk->kij", left, right)',
         "within_its_deviations",
     ),
+    Fault(
+        "hum: states that hold noise alone are not noticed",
+        "spectral_param/dynamics/_remarks.py",
+        "if s[-1] <= _NOISE * s[0] or",
+        "if s[-1] <= s[0] or",
+        "hold_noise_alone",
+    ),
 )

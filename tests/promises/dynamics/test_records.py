@@ -165,3 +165,44 @@ def test_damping_is_found_within_its_deviations(frequencies, damping, rows, nois
     # Of squares of standard normal numbers the mean is 1, with a deviation of √(2 / number).
     assert abs(np.square(z).mean() - 1) < 5 * np.sqrt(2 / len(z))
     assert np.square(z).mean() > 0.2
+
+
+def rung(frequencies, damping, sensors, rows, noise, seed, dt=0.01):
+    """Return displacements of oscillators that were struck once, without and with noise."""
+    rng, number = np.random.default_rng(seed), len(frequencies)
+    s = 2 * np.pi * np.array(frequencies) * (-damping + 1j * np.sqrt(1 - damping**2))
+    struck = rng.uniform(0.5, 1.5, number) * np.exp(2j * np.pi * rng.uniform(size=number))
+    shapes = rng.choice([-1, 1], (number, sensors)) * rng.uniform(0.3, 1.0, (number, sensors))
+    clean = ((struck * np.exp(np.outer(dt * np.arange(rows), s))) @ shapes).real
+    return clean, clean + noise * clean.std(axis=0) * rng.standard_normal(clean.shape)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "damping", "sensors", "rows", "noise", "delays"),
+    [((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03, 8), ((2.5, 13.0), 0.015, 1, 400, 0.02, 10)],
+)
+def test_damping_of_states_that_hold_noise_alone_is_not_read_in_silence(
+    frequencies, damping, sensors, rows, noise, delays
+):
+    clean, Y = rung(frequencies, damping, sensors, rows, noise, 0)
+    model = StableLinearModel(delays=delays, dt=0.01).fit(Y)  # in silence: a forecast needs no damping
+    number = delays * sensors
+    with pytest.warns(UserWarning, match=rf"expected .*got {number} states.*states='cv'"):
+        assert model.damping_ratios_.shape == (number,)
+    known = StableLinearModel(states=2 * len(frequencies), dt=0.01).fit(Y)
+    fewest = 2 * len(frequencies) // sensors
+    for one in (known, StableLinearModel(delays=fewest, dt=0.01).fit(clean)):  # in silence
+        assert np.abs(one.damping_ratios_[modes_of(one, frequencies)] / damping - 1).max() < 0.25
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("frequencies", "damping", "sensors", "rows", "noise"),
+    [((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03), ((2.5, 13.0), 0.015, 1, 400, 0.02)],
+)
+def test_the_remedy_of_damping_with_delays_works(frequencies, damping, sensors, rows, noise):
+    _, Y = rung(frequencies, damping, sensors, rows, noise, 1)
+    model = StableLinearModel(states="cv", dt=0.01).fit(Y)
+    at = modes_of(model, frequencies)
+    assert (np.abs(model.damping_ratios_[at] - damping) <= 4 * model.damping_ratio_errors_[at]).all()
+    assert np.abs(model.damping_ratios_[at] / damping - 1).max() < 0.25

@@ -267,7 +267,11 @@ def test_what_cannot_be_fitted_is_refused():
     for rows, states in ((8, 4), (40, 30)):
         with refused("states", "rows"):
             StableLinearModel(states=states).fit(Y[:rows], U=U[:rows])
-    for dull in (np.ones_like(U), 0 * U, np.sin(0.3 * np.arange(len(U)))[:, None], np.hstack([U, U])):
+    for columns, dull in ((r"\[0\]", 0 * U), (r"\[1\]", np.hstack([U, np.ones_like(U)]))):
+        with refused("inputs", "constant columns", columns, "Remove"):
+            StableLinearModel(states=4).fit(Y, U=dull)
+    StableLinearModel(states=2, offset=True).fit(Y, U=U)  # the remedy
+    for dull in (np.sin(0.3 * np.arange(len(U)))[:, None], np.hstack([U, U])):
         with refused("inputs", "excite"):
             StableLinearModel(states=4).fit(Y, U=dull)
     with refused("inputs", "excite"):
