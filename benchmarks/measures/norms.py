@@ -187,6 +187,7 @@ def tasks(quick: bool) -> Iterator[Task]:
         for name, case in list(cases())[: 1 if quick else None]:
             yield Task(f"{name}, {words}", partial(timed, case, quick), threads)
     yield Task("attack", partial(attack, 50 if quick else READS), threads=1)
+    yield Task("attack, matrices", partial(attack_matrices, 50 if quick else READS), threads=1)
 
 
 def timed(case: Case, quick: bool) -> dict[str, Any]:
@@ -293,6 +294,65 @@ def attack(reads: int) -> dict[str, Any]:
     return {"reads": done, "above": above, "below": below}
 
 
+def next_matrix(generator: torch.Generator, T: Tensor) -> Tensor:
+    """Return the next matrix of an attack: moves, multiples, flat and clustered spectra, few rows.
+
+    Args:
+        generator: Source of randomness.
+        T: The matrix before.
+    """
+
+    def number(most: int) -> int:
+        return int(torch.randint(most, (), generator=generator))
+
+    def noise() -> Tensor:
+        return torch.randn(T.shape, generator=generator)
+
+    small, kind, scale = 10.0 ** -(1 + number(7)), number(10), float(T.norm()) / T.numel() ** 0.5
+    if kind < 4:  # A move of any size.
+        return T + small * scale * noise()
+    if kind == 4:  # A multiple, and a rounding error beside it.
+        return T * (0.3 + 2 * float(torch.rand((), generator=generator))) + 1e-7 * scale * noise()
+    if kind == 5:  # A sudden change, and a huge or tiny matrix.
+        return noise() * 10.0 ** (number(30) - 15)
+    if kind == 6:  # All singular values nearly equal.
+        return torch.linalg.qr(noise()).Q + small * noise() / T.numel() ** 0.5
+    if kind == 7:  # Clusters that are apart by as little.
+        Q, R = torch.linalg.qr(noise())
+        sizes = 1 - small * torch.randint(4, (T.shape[1],), generator=generator)
+        return (Q * sizes) @ torch.linalg.qr(R).Q.mT
+    if kind == 8:  # A few rows hold the norm; all entries of one sign.
+        rows = 1e-3 * noise()
+        rows[: 1 + number(4)] += 1
+        return rows
+    return noise().abs()  # Entries of one sign: rounding errors of a sum do not cancel.
+
+
+def attack_matrices(reads: int) -> dict[str, Any]:
+    """Return by how much the norm of a matrix exceeded its bound, and stayed below it, over so many reads.
+
+    Args:
+        reads: How many.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((64, 64), (96, 65), (200, 66), (400, 64))
+    above, below, done = -1.0, 1.0, 0
+    while done < reads:
+        shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
+        T = torch.randn(shape, generator=generator)
+        layer = nn.Linear(*shape[::-1] if done % 2 else shape, bias=False)
+        sp.constrain(layer, "weight", sp.SpectralNorm(mode="equal"))
+        original = layer.parametrizations.weight.original
+        for _ in range(50):
+            T = next_matrix(generator, T)
+            with torch.no_grad():
+                original.copy_(T if original.shape == T.shape else T.mT)
+                W = layer.weight.double()
+            size = float(torch.linalg.matrix_norm(W, 2))
+            above, below, done = max(above, size - 1), min(below, size - 1), done + 1
+    return {"reads": done, "above": above, "below": below}
+
+
 def times() -> Table:
     """Return the milliseconds of steps with bounded norms, of each kind from the smallest to the largest."""
     results = load("norms")
@@ -302,7 +362,7 @@ def times() -> Table:
         return "default threads" in name, not name.startswith("Conv"), name[:6], sizes, name
 
     rows = []
-    for name in sorted(results.keys() - {"attack"}, key=order):
+    for name in sorted(results.keys() - {"attack", "attack, matrices"}, key=order):
         ours, torchs, none = results[name]["contenders"].values()
         cells = [milliseconds(way["start"]) for way in (none, torchs, ours)]
         cells += [f"{ours[key] / torchs[key]:.2g}" for key in ("start", "later")]
@@ -319,6 +379,9 @@ def times() -> Table:
 
 def exactness() -> Table:
     """Return by how much norms exceeded their bound, and stayed below it, in an attack."""
-    found = load("norms")["attack"]
-    row = [marked(f"{found['reads']:,}", found), f"{found['above']:.1e}", f"{-found['below']:.1e}"]
-    return ["kernels", "largest norm, above the bound", "largest norm, below the bound"], [row]
+    results, rows = load("norms"), []
+    for name, label in (("attack", "kernels"), ("attack, matrices", "matrices")):
+        if found := results.get(name):
+            count = marked(f"{found['reads']:,} {label}", found)
+            rows.append([count, f"{found['above']:.1e}", f"{-found['below']:.1e}"])
+    return ["", "largest norm, above the bound", "largest norm, below the bound"], rows
