@@ -53,6 +53,7 @@ class Trials(Forks):
             if name.startswith(f"{fault.home}::")
             and (words is None or words.evaluate(KeywordMatcher.from_item(item)))
         ]
+        names.sort(key=lambda name: self.items[name].get_closest_marker("nightly") is not None)  # Last.
         return next((name for name, passed in self.run(names) if not passed), None)
 
 
