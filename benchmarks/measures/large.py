@@ -8,12 +8,15 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm
 
 import spectral_param as sp
@@ -36,6 +39,9 @@ VARIES = "bytes"
 #: Sides of the weights, and steps of each.
 SIZES = {1024: 30, 2048: 16, 4096: 8}
 ROWS = 32
+#: Sides of the weights that do not change.
+UNCHANGED = (32, 128, 512, 1024)
+READ, CACHED, REMOVED = "constrained", "inside parametrize.cached()", "after sp.remove"
 NONE = "no constraint"
 Constrain = Callable[[nn.Linear], object]
 #: The ways to constrain a layer: the name of each, and what it is compared with.
@@ -62,6 +68,34 @@ def tasks(quick: bool) -> Iterator[Task]:
         for n, steps in {32: 3}.items() if quick else SIZES.items():
             count = steps if name != "SpectralRadiusNorm" else max(3, steps // 4)
             yield Task(f"{name}, {n} x {n}", partial(timed, name, n, count))
+    for n in (32,) if quick else UNCHANGED:
+        yield Task(f"a row, {n} x {n}", partial(unchanged, n))
+
+
+def unchanged(n: int) -> dict[str, Any]:
+    """Return the seconds of a forward pass of one row without a graph, by a weight that does not change.
+
+    Args:
+        n: Size of the weight.
+    """
+    torch.manual_seed(0)
+    plain, x = nn.Linear(n, n), torch.randn(1, n)
+    constrained = copy.deepcopy(plain)
+    sp.constrain(constrained, "weight", sp.SpectralNorm())
+    removed = copy.deepcopy(constrained)
+    sp.remove(removed)
+    layers = {READ: constrained, CACHED: constrained, REMOVED: removed, NONE: plain}
+    times: dict[str, list[float]] = {way: [] for way in layers}
+    with torch.no_grad():
+        for layer in layers.values():
+            layer(x)
+        calls = max(1, round(0.01 / timeit.timeit(lambda: constrained(x), number=1)))
+        for _ in range(15):
+            for way, layer in layers.items():
+                with parametrize.cached() if way == CACHED else nullcontext():
+                    layer(x)
+                    times[way].append(timeit.timeit(lambda layer=layer: layer(x), number=calls) / calls)
+    return {"contenders": {way: {"steps": statistics.quantiles(t)} for way, t in times.items()}}
 
 
 def timed(name: str, n: int, steps: int) -> dict[str, Any]:
@@ -123,7 +157,8 @@ def _read(layer: nn.Linear, x: torch.Tensor) -> float:
 def costs() -> Table:
     """Return what each way costs at each size."""
     results, rows = load("large"), []
-    for name in sorted(results, key=lambda name: (name.split(",")[0], int(name.rsplit(" ", 1)[1]))):
+    names = [name for name in results if not name.startswith("a row")]
+    for name in sorted(names, key=lambda name: (name.split(",")[0], int(name.rsplit(" ", 1)[1]))):
         for way, found in results[name]["contenders"].items():
             low, middle, high = map(milliseconds, found["steps"])
             label = marked(name.split(", ")[1], results[name])
@@ -137,3 +172,15 @@ def costs() -> Table:
                 ]
             )
     return ["", "registration", "a row, unchanged", "step (quartiles)", "megabytes of a step"], rows
+
+
+def rows() -> Table:
+    """Return the time of one row with each weight over that of a plain one."""
+    results, cells = load("large"), []
+    for name in sorted((n for n in results if n.startswith("a row")), key=lambda n: int(n.rsplit(" ", 1)[1])):
+        found = results[name]["contenders"]
+        plain = found[NONE]["steps"][1]
+        ratios = [[t / plain for t in found[way]["steps"]] for way in (READ, CACHED, REMOVED)]
+        texts = [f"{middle:.2g} ({low:.2g} to {high:.2g})" for low, middle, high in ratios]
+        cells.append([marked(name.removeprefix("a row, "), results[name]), *texts])
+    return ["", READ, CACHED, REMOVED], cells
