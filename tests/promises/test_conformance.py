@@ -27,12 +27,31 @@ def trials() -> list[object]:
 
 
 def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
-    """Of a variant each check once in a default run: shapes and dtypes are those of its constraint."""
+    """Of a variant each check once in a default run: shapes and dtypes are those of its constraint.
+
+    Derivatives, which are compared with differences, once of real and of complex numbers, and of a rectangle.
+    """
     seen = set()
     for trial in found:
-        kind = (trial.case.name, str(trial.check))
-        yield trial, not str(trial).startswith(LONG) and not (trial.case.variant and kind in seen)
+        check, case = str(trial.check), trial.case
+        kind = (case.name, check)
+        if check == "gradients" and not case.variant:
+            kind += (trial.dtype.is_complex, trial.shape in case.rectangles)
+        is_costly = case.variant or check == "gradients"
+        yield trial, not str(trial).startswith(LONG) and not (is_costly and kind in seen)
         seen.add(kind)
+
+
+def test_each_constraint_has_each_check_in_a_default_run() -> None:
+    """But for one exported graph, see LONG."""
+    every, often = set(), set()
+    for parameter in trials():
+        (trial,) = parameter.values
+        kind = (trial.case.name.partition("-")[0], str(trial.check))
+        every.add(kind)
+        if not parameter.marks:
+            often.add(kind)
+    assert every - often <= {("DoublyStochastic", "export")}
 
 
 # torch 2.6 warns about the names that it gives constants of an exported graph.
