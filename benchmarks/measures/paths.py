@@ -58,6 +58,19 @@ def layer_step(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> Callabl
     return step
 
 
+def fresh_step(m: int, n: int) -> Callable[[], object]:
+    """Return a training step with a bounded norm from torch's own start, which moves far."""
+    layer = sp.constrain(nn.Linear(n, m), "weight", sp.SpectralNorm())
+    x, optimizer = torch.randn(8, n), torch.optim.Adam(layer.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
 def network_step(network: nn.Module, steps: int, batch: int) -> Callable[[], object]:
     """Return forward and backward pass of a network of two inputs."""
     x = torch.randn(steps, batch, 2)
@@ -92,6 +105,7 @@ BORDERS = (
     Border("TRACKED_RADIUS", 97, square(sp.SpectralRadiusNorm, 96)),
     Border("ONE_BY_ONE", 0, square(sp.SpectralRadiusNorm, 32, 8)),
     Border("TRACKED_NORM", 65, square(sp.SpectralNorm, 64)),
+    Border("GRAM_SIDES", math.inf, lambda: fresh_step(768, 3072)),
     Border("SCIPY_INVERSE", 0, square(sp.ScaledCayley, 64)),
     Border("BLOCKED_INVERSE", 1000, square(sp.ScaledCayley, 256)),
     Border("GIVENS_LAYERS", 4, lambda: layer_step(lambda: sp.Givens(256), (256, 256))),

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._eigen.singular import ORDINARY
 from spectral_param._matrices import Array
@@ -19,8 +20,6 @@ from spectral_param._precision import to_double
 
 # Random vectors that take the place of Ritz vectors after a proof has failed; sweeps of a new block.
 FRESH, COLD_SWEEPS = 3, 3
-# G is formed where one side of T is at least so many times the other, and the products take as long.
-LONG = 3
 
 
 class Ritz(NamedTuple):
@@ -130,7 +129,8 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
     costs less than these products: its entries are sums that are rounded.
     """
     m, n = T.shape[-2:]
-    if m >= LONG * n and LONG * degree * X.shape[-1] >= n:
+    long = _paths.GRAM_SIDES
+    if m >= long * n and long * degree * X.shape[-1] >= n:
         return _by_gram(T.mH @ T, X, s, degree), 4 * m * torch.finfo(T.dtype).eps
     Y = None
     for _ in range(degree):
@@ -141,7 +141,8 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
 
 def _by_gram(G: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
     """Return T_j(2G/s² - 1) X by products of G."""
-    G = (G * (4 / s**2)).sub_(torch.eye(G.shape[-1], dtype=G.dtype, device=G.device), alpha=2)
+    G = G * (4 / s**2)
+    G.diagonal().sub_(2)
     before, X = X, (G @ X) / 2
     for _ in range(degree - 1):
         before, X = X, torch.addmm(before, G, X, beta=-1)
