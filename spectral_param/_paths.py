@@ -22,8 +22,8 @@ TRACKED_RADIUS, ONE_BY_ONE = 96, 16
 # LAPACK's stalls for milliseconds where OpenBLAS wakes other threads.
 TRACKED_NORM = 64
 
-# A followed norm forms the Gram matrix where one side is at least this many times the other, and products of T
-# with thin blocks would take as long. Where the sides are closer, these are faster.
+# A followed norm forms the Gram matrix where one side is at least this many times the other, and products of
+# T with thin blocks would take as long. Where the sides are closer, these are faster.
 GRAM_SIDES = 3
 
 # Inverses of real matrices for the Cayley transform are scipy's below this size, where its OpenBLAS stays on
