@@ -71,7 +71,7 @@ class Fitted(Estimator):
 
     @property
     def damping_ratios_(self) -> Array:
-        """−Re s / |s| of each eigenvalue; a warning says where the rows do not support it."""
+        r"""−Re s / \|s\| of each eigenvalue; a warning says where the rows do not support it."""
         for doubt in self._doubts:
             warnings.warn(f"StableLinearModel.damping_ratios_: {doubt}", stacklevel=2)
         return self._damping
