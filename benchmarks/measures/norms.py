@@ -11,7 +11,7 @@ import copy
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -265,33 +265,57 @@ def attacks(generator: torch.Generator, K: Tensor) -> Tensor:
     return crossing
 
 
+def extremes(
+    reads: int,
+    shapes: Sequence[tuple[int, ...]],
+    weight: Callable[[tuple[int, ...], bool], tuple[nn.Module, Callable[[Tensor], float]]],
+    following: Callable[[torch.Generator, Tensor], Tensor],
+) -> dict[str, Any]:
+    """Return by how much norms exceeded their bound, and stayed below it, over so many reads.
+
+    Args:
+        reads: How many.
+        shapes: Of the weights.
+        weight: Returns a layer, and what computes the norm of its weight, for a shape and whether the number
+            of reads so far is odd.
+        following: Returns the next weight, or its transpose, for the one before.
+    """
+    generator = torch.Generator().manual_seed(0)
+    above, below, done = -1.0, 1.0, 0
+    while done < reads:
+        shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
+        X = torch.randn(shape, generator=generator)
+        layer, norm_of = weight(shape, bool(done % 2))
+        sp.constrain(layer, "weight", sp.SpectralNorm(mode="equal"))
+        original = layer.parametrizations.weight.original
+        for _ in range(50):
+            X = following(generator, X)
+            if not (bool(X.any()) and bool(X.isfinite().all())):
+                X = torch.randn(shape, generator=generator)
+            with torch.no_grad():
+                turned = X if X.shape[0] == original.shape[0] else X.mT
+                original.copy_(turned.reshape_as(original))
+                W = layer.weight.double()
+            size = norm_of(W)
+            above, below, done = max(above, size - 1), min(below, size - 1), done + 1
+    return {"reads": done, "above": above, "below": below}
+
+
 def attack(reads: int) -> dict[str, Any]:
-    """Return by how much the norm of a weight exceeded its bound, and stayed below it, over so many reads.
+    """Return the :func:`extremes` of kernels.
 
     Args:
         reads: How many.
     """
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((3, 5, 3, 3), (8, 8, 3, 3), (2, 2, 5), (16, 12, 3), (4, 4, 2, 2), (32, 32, 2), (70, 66, 2))
-    above, below, done = -1.0, 1.0, 0
-    while done < reads:
-        shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
-        K = torch.randn(shape, generator=generator)
+
+    def weight(shape: tuple[int, ...], _: bool) -> tuple[nn.Module, Callable[[Tensor], float]]:
         kind = (nn.Conv1d, nn.Conv2d)[len(shape) - 3]
-        layer = kind(shape[1], shape[0], shape[2:], bias=False)
-        sp.constrain(layer, "weight", sp.SpectralNorm(mode="equal"))
         points, cosine = symbol.grid(shape[2:], True)
-        original = layer.parametrizations.weight.original
-        for _ in range(50):
-            K = attacks(generator, K)
-            if not (bool(K.any()) and bool(K.isfinite().all())):
-                K = torch.randn(shape, generator=generator)
-            with torch.no_grad():
-                original.copy_(K.reshape_as(original))
-                W = layer.weight.double()
-            size = float(torch.linalg.matrix_norm(symbol.symbol(W, points), 2).max()) / cosine
-            above, below, done = max(above, size - 1), min(below, size - 1), done + 1
-    return {"reads": done, "above": above, "below": below}
+        layer = kind(shape[1], shape[0], shape[2:], bias=False)
+        return layer, lambda W: float(torch.linalg.matrix_norm(symbol.symbol(W, points), 2).max()) / cosine
+
+    shapes = ((3, 5, 3, 3), (8, 8, 3, 3), (2, 2, 5), (16, 12, 3), (4, 4, 2, 2), (32, 32, 2), (70, 66, 2))
+    return extremes(reads, shapes, weight, attacks)
 
 
 def next_matrix(generator: torch.Generator, T: Tensor) -> Tensor:
@@ -329,28 +353,17 @@ def next_matrix(generator: torch.Generator, T: Tensor) -> Tensor:
 
 
 def attack_matrices(reads: int) -> dict[str, Any]:
-    """Return by how much the norm of a matrix exceeded its bound, and stayed below it, over so many reads.
+    """Return the :func:`extremes` of matrices, half of them wide.
 
     Args:
         reads: How many.
     """
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((64, 64), (96, 65), (200, 66), (400, 64))
-    above, below, done = -1.0, 1.0, 0
-    while done < reads:
-        shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
-        T = torch.randn(shape, generator=generator)
-        layer = nn.Linear(*shape[::-1] if done % 2 else shape, bias=False)
-        sp.constrain(layer, "weight", sp.SpectralNorm(mode="equal"))
-        original = layer.parametrizations.weight.original
-        for _ in range(50):
-            T = next_matrix(generator, T)
-            with torch.no_grad():
-                original.copy_(T if original.shape == T.shape else T.mT)
-                W = layer.weight.double()
-            size = float(torch.linalg.matrix_norm(W, 2))
-            above, below, done = max(above, size - 1), min(below, size - 1), done + 1
-    return {"reads": done, "above": above, "below": below}
+
+    def weight(shape: tuple[int, ...], is_wide: bool) -> tuple[nn.Module, Callable[[Tensor], float]]:
+        m, n = shape if is_wide else shape[::-1]
+        return nn.Linear(n, m, bias=False), lambda W: float(torch.linalg.matrix_norm(W, 2))
+
+    return extremes(reads, ((64, 64), (96, 65), (200, 66), (400, 64)), weight, next_matrix)
 
 
 def times() -> Table:
