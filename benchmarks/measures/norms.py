@@ -276,8 +276,8 @@ def extremes(
     Args:
         reads: How many.
         shapes: Of the weights.
-        weight: Returns a layer, and what computes the norm of its weight, for a shape and whether the number
-            of reads so far is odd.
+        weight: Returns a layer, and what computes the norm of its weight, for a shape, and whether the layer
+            is a second one.
         following: Returns the next weight, or its transpose, for the one before.
     """
     generator = torch.Generator().manual_seed(0)
@@ -285,7 +285,7 @@ def extremes(
     while done < reads:
         shape = shapes[int(torch.randint(len(shapes), (), generator=generator))]
         X = torch.randn(shape, generator=generator)
-        layer, norm_of = weight(shape, bool(done % 2))
+        layer, norm_of = weight(shape, bool(done // 50 % 2))
         sp.constrain(layer, "weight", sp.SpectralNorm(mode="equal"))
         original = layer.parametrizations.weight.original
         for _ in range(50):
@@ -360,7 +360,7 @@ def attack_matrices(reads: int) -> dict[str, Any]:
     """
 
     def weight(shape: tuple[int, ...], is_wide: bool) -> tuple[nn.Module, Callable[[Tensor], float]]:
-        m, n = shape if is_wide else shape[::-1]
+        m, n = shape[::-1] if is_wide else shape
         return nn.Linear(n, m, bias=False), lambda W: float(torch.linalg.matrix_norm(W, 2))
 
     return extremes(reads, ((64, 64), (96, 65), (200, 66), (400, 64)), weight, next_matrix)
