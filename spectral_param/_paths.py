@@ -38,9 +38,6 @@ GIVENS_LAYERS = 8
 # Numpy computes the steps of a recurrence faster than torch if a step has at most this many numbers.
 NUMPY_STATES = 1024
 
-# Bytes of a tensor from which numpy compares it with its copy. torch.equal takes one entry after the other.
-NUMPY_EQUAL = 2**17
-
 # Sparse matrices: up to this size all eigenvalues take a tenth of a second, less than a proof.
 SPARSE_DENSE = 500
 # Where nothing is proven, all eigenvalues are computed up to this size, for a minute and 200 MB.

@@ -594,6 +594,7 @@ def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     first = module.weight.detach().clone()
     with torch.no_grad():
         module.weight.zero_()
+        assert torch.equal(module.weight, first), "expected edits of a read weight to have no effect"
     assert torch.equal(module.weight, first), "expected edits of a read weight to have no effect"
     for tensor in originals(module):
         tensor.data.mul_(0.5).add_(0.01)

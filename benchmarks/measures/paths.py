@@ -88,17 +88,6 @@ def square(make: Callable[[], nn.Module], n: int, *batch: int) -> Callable[[], C
     return lambda: layer_step(make, (*batch, n, n))
 
 
-def unchanged_read(n: int) -> Callable[[], object]:
-    """Return a read of a weight that has not changed since the last one."""
-    layer = sp.constrain(nn.Linear(n, n), "weight", sp.ScaledCayley())
-
-    @torch.no_grad()
-    def step() -> object:
-        return layer.weight
-
-    return step
-
-
 BORDERS = (
     Border("NUMPY_PRODUCT", 0, square(sp.ScaledCayley, 48)),
     Border("BOTH_VECTORS", 0, square(sp.SpectralRadiusNorm, 16)),
@@ -109,7 +98,6 @@ BORDERS = (
     Border("SCIPY_INVERSE", 0, square(sp.ScaledCayley, 64)),
     Border("BLOCKED_INVERSE", 1000, square(sp.ScaledCayley, 256)),
     Border("GIVENS_LAYERS", 4, lambda: layer_step(lambda: sp.Givens(256), (256, 256))),
-    Border("NUMPY_EQUAL", math.inf, lambda: unchanged_read(512)),
     Border("NUMPY_STATES", 0, lambda: network_step(sp.nn.ENRNN(2, 24, 8), 50, 16)),
 )
 

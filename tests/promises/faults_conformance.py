@@ -13,8 +13,8 @@ FAULTS = (
     Fault(
         "edited-weight: the memory keeps the tensor that the user gets",
         "spectral_param/_parametrizations/memory.py",
-        "W = last.weight.clone(memory_format=torch.contiguous_format)",
-        "W = last.weight",
+        "copy: Tensor = self.unwritten[0]._lazy_clone()",
+        "copy: Tensor = self.unwritten[0]",
         "repeated_reads and ScaledCayley",
     ),
     Fault(

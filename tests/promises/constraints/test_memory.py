@@ -1,6 +1,7 @@
 """What a read of a constrained weight keeps: one evaluation for each change, and its own gradient."""
 
 import copy
+import ctypes
 import gc
 import weakref
 
@@ -98,8 +99,7 @@ def test_no_evaluation_while_the_weight_stays_and_one_after_each_change(make) ->
     assert evaluations() == 1
 
 
-# From some hundred rows on, numpy compares the originals; of an odd number of bytes, or of another order of
-# entries, torch does.
+# Memory is compared where entries lie one after the other; of another order of entries, torch compares them.
 @pytest.mark.parametrize("order", ["by rows", "by columns"])
 @pytest.mark.parametrize(
     ("dtype", "n"),
@@ -118,6 +118,56 @@ def test_a_change_of_one_entry_of_a_large_weight_is_seen(dtype, n, order) -> Non
             original.data[i, j] = value  # The version counter does not see it.
             read = layer.weight[i, j]
             assert read == value or (value != value and read != read)
+
+
+WRITES = {
+    "in place": lambda W: W.zero_(),
+    "data": lambda W: W.data.zero_(),
+    "view": lambda W: W.mT[1:].fill_(9),
+    "numpy": lambda W: W.numpy().fill(3),
+    "dlpack": lambda W: torch.from_dlpack(W).fill_(3),
+    "storage": lambda W: W.untyped_storage().fill_(1),
+    "out": lambda W: torch.add(W, 1, out=W),
+    "many": lambda W: torch._foreach_add_([W], 1),
+    "init": torch.nn.init.orthogonal_,
+    "shared": lambda W: W.share_memory_().zero_(),
+    "address": lambda W: ctypes.memset(W.data_ptr(), 1, W.nbytes),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_weight_that_is_written_to_leaves_other_reads_alone(write, mode) -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.ScaledCayley())
+    with torch.no_grad():
+        before = layer.weight.clone()
+    with mode():
+        first, written = layer.weight, layer.weight
+        array = first.numpy()
+        WRITES[write](written)
+        assert not torch.equal(written, before)
+        WRITES[write](layer.weight)
+        assert torch.equal(first, before)
+        assert torch.equal(torch.from_numpy(array), before)
+        assert torch.equal(layer.weight, before)
+    (layer.weight * before).sum().backward()
+    assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SpectralNorm, sp.SchurForm])
+def test_a_weight_outlives_its_layer(make) -> None:
+    layer = sp.constrain(torch.nn.Linear(40, 40), "weight", make())
+    with torch.no_grad():
+        kept = [layer.weight for _ in range(3)]
+    before = kept[0].clone()
+    kept[0].zero_()
+    layer(torch.randn(2, 40)).sum().backward()
+    del layer
+    gc.collect()
+    assert torch.equal(kept[1], before)
+    assert torch.equal(kept[2], before)
+    kept[2].mul_(2)
+    assert torch.equal(kept[1], before)
 
 
 def test_a_second_read_has_the_gradient_without_another_evaluation() -> None:
