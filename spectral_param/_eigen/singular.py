@@ -20,18 +20,20 @@ a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param._context import full_precision, not_nested, solve
 from spectral_param._eigen.triple import inner, physical_conj
 from spectral_param._map import Map, apply
-from spectral_param._matrices import decomposed, identity_like
+from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._precision import to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -97,22 +99,41 @@ def leading_pair(T: Tensor) -> Pair:
         T = divided(T, scale)
     G = to_double(T)
     G = (G.mH @ G).cpu().resolve_conj()
-    n = G.shape[-1]
-    values, vectors = [], []
-    for matrix in G.reshape(-1, n, n).numpy():
-        if np.isfinite(matrix).all():  # NaN must not reach LAPACK: it may end the process.
-            value, vector = eigh(matrix, subset_by_index=[n - 1, n - 1], check_finite=False, driver="evr")
-            if not value.size:  # LAPACK's syevr lost the last one of a cluster: OpenBLAS, AVX2 kernels.
-                value, vector = (x[..., -1:] for x in np.linalg.eigh(matrix))
-        else:
-            value, vector = np.full(1, np.nan), np.full((n, 1), np.nan)
-        values.append(value)
-        vectors.append(vector[:, 0])
-    shape = T.shape[:-2]
-    sigma = torch.from_numpy(np.sqrt(np.stack(values)[:, 0].clip(min=0))).reshape(shape)
-    v = torch.from_numpy(np.stack(vectors)).reshape(*shape, n).to(T.dtype)
-    v = v.to(T.device, non_blocking=True)
+    if T.ndim == 2:
+        value, vector = _last_pair(G.numpy())
+        squared, v = torch.tensor(value, dtype=torch.float64, device="cpu"), torch.from_numpy(vector)
+    else:
+        n = G.shape[-1]
+        pairs = [_last_pair(matrix) for matrix in G.reshape(-1, n, n).numpy()]
+        squared = torch.tensor([value for value, _ in pairs], dtype=torch.float64, device="cpu")
+        squared = squared.reshape(T.shape[:-2])
+        v = torch.from_numpy(np.stack([vector for _, vector in pairs])).reshape(*T.shape[:-2], n)
+    sigma = squared.sqrt()
+    v = v.to(T.dtype).to(T.device, non_blocking=True)
     return Pair(sigma if scale is None else sigma * scale[..., 0, 0].cpu(), v)
+
+
+def _last_pair(G: Array) -> tuple[float, Array]:
+    """Return the largest eigenvalue of a positive semidefinite matrix of double precision, and its vector."""
+    n = len(G)
+    if not np.isfinite(G).all():  # NaN must not reach LAPACK: it may end the process.
+        return math.nan, np.full(n, np.nan)
+    # Not scipy.linalg.eigh, which takes three times as long for n = 8 to get here.
+    solve, sizes = _solver(G.dtype.char, n)
+    values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
+    if failed or count != 1:  # LAPACK's syevr lost the last one of a cluster: OpenBLAS, AVX2 kernels.
+        values, vectors = (x[..., -1:] for x in np.linalg.eigh(G))
+    return max(float(values[0]), 0.0), vectors[:, 0]
+
+
+@functools.lru_cache(maxsize=256)
+def _solver(kind: str, n: int) -> tuple[Any, dict[str, int]]:
+    """Return LAPACK's solver of Hermitian eigenproblems for one of numpy's types, and its workspaces."""
+    name = "heevr" if kind == "D" else "syevr"
+    solve, size = get_lapack_funcs((name, f"{name}_lwork"), dtype=kind)
+    *sizes, _ = size(n, lower=1)
+    names = ("lwork", "lrwork", "liwork") if kind == "D" else ("lwork", "liwork")
+    return solve, {name: int(s.real) for name, s in zip(names, sizes, strict=True)}
 
 
 def recorded_norm(T: Tensor) -> Tensor:
@@ -246,11 +267,9 @@ def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Map:
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g = (physical_conj(X) * G).real.sum(dim=(-2, -1)) * f / sigma
-        u = (g[..., None] * _left(tall(X), sigma, v))[..., :, None]
-        outer = u, physical_conj(v)[..., None, :]
-        if X.shape[-2] < X.shape[-1]:
-            outer = outer[1].mT, u.mT
-        return (torch.addcmul(f[..., None, None] * G, *outer, value=-1),)
+        outer = _times(tall(X), v) / sigma[..., None] * g[..., None], physical_conj(v)
+        x, y = outer[::-1] if X.shape[-2] < X.shape[-1] else outer
+        return (torch.addcmul(f[..., None, None] * G, x[..., :, None], y[..., None, :], value=-1),)
 
     def reference(T: Tensor) -> Tensor:
         S: Tensor = _Leading.apply(tall(T), sigma, v)[0]  # type: ignore[no-untyped-call]

@@ -121,16 +121,17 @@ class SpectralNorm(Measured):
                 )
             return recorded(functools.partial(frozen(self)._scaled, c=self._bound_for(T)), T)
         c = self._bound_for(T, bound)
-        active = self._active(bound, T, c)
-        if not bool(active.any()):
-            return unchanged(T)
+        if self.mode != "equal":
+            active = self._active(bound, T, c)
+            if not bool(active.any()):
+                return unchanged(T)
         c = c * (sigma / bound)
         if isinstance(leader, symbol.Leader):
             known = leader
             divided_map = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), known)), T)
         else:
             divided_map = divided_by_norm(T, leader.pair, c)
-        if bool(active.all()):
+        if self.mode == "equal" or bool(active.all()):
             return divided_map
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
 

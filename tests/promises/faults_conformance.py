@@ -223,8 +223,8 @@ FAULTS = (
     Fault(
         "norm-gradient: the term of the norm has the wrong sign",
         "spectral_param/_eigen/singular.py",
-        "*outer, value=-1)",
-        "*outer, value=1)",
+        "y[..., None, :], value=-1)",
+        "y[..., None, :], value=1)",
         "SpectralNorm and gradients",
     ),
     Fault(
