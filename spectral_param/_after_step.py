@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spectral_param import _held as held
 from spectral_param._context import full_precision, is_on_host
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
@@ -143,7 +142,7 @@ def optimizer_of(weight: Tensor, optimizers: list[Optimizer]) -> Optimizer:
 
 def check_set(constraint: Parametrization, weight: Tensor) -> None:
     """Raise for a set into which no weight can be put back, or that only a checkpoint would know."""
-    reason = held.refusal(constraint)
+    reason = constraint.refusal()
     if reason is not None:
         raise ValueError(f"{type(constraint).__name__}: {reason}")
     for part in constraint.modules():
@@ -278,14 +277,12 @@ def _parts(group: list[tuple[_Entry, Tensor, Tensor]]) -> Iterator[list[tuple[_E
 
 def _is_looked_at(constraint: Parametrization, W: Tensor) -> bool:
     """Return whether a weight is checked: on a device only where the host computes on it in any case."""
-    return is_on_host(W) or not held.keeps_non_finite(constraint)
+    return is_on_host(W) or not constraint.keeps_non_finite
 
 
 def _key(constraint: Parametrization, W: Tensor) -> Any:
     """Return what weights that are put back by one call have in common."""
-    if not held.is_orthonormal(constraint):
-        return id(constraint)
-    return *constraint._split(W).shape[-2:], W.dtype, W.device
+    return constraint.shared_set(), *constraint._split(W).shape[-2:], W.dtype, W.device
 
 
 def _split(constraint: Parametrization, W: Tensor) -> Tensor:
@@ -309,9 +306,9 @@ def _put_back(like: Tensor, constraints: list[Parametrization], matrices: list[T
     """Return members near the matrices of weights that have one set."""
     eps = torch.finfo(like.dtype).eps
     if len(matrices) == 1:
-        return [held.put_back(constraints[0], matrices[0], eps)]
+        return [constraints[0].put_back(matrices[0], eps)]
     batches = [X.reshape(-1, *X.shape[-2:]) for X in matrices]
-    found = held.orthonormal_near(torch.cat(batches), eps).split([len(batch) for batch in batches])
+    found = constraints[0].put_back(torch.cat(batches), eps).split([len(batch) for batch in batches])
     return [Y.reshape(X.shape) for X, Y in zip(matrices, found, strict=True)]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import Foreign, applied, count_free, originals_for
+from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_entries
 from spectral_param.functional._checks import check_module, whole_number
 
@@ -161,6 +162,25 @@ class BlockTriangular(Parametrization):
             own = self._slices(i, i)
             W[(..., *own)] = block.member(self._part(W, i, i), eps, is_first=True)
         return W
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return matrices whose blocks are put back, with zeros where they have to be."""
+        W = W - self._misplaced(W)
+        for i, block in enumerate(self.blocks):
+            if isinstance(block, Parametrization):
+                W[(..., *self._slices(i, i))] = block.put_back(self._part(W, i, i), eps)
+        return W
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight in the set of one of the blocks."""
+        for block in self.blocks:
+            if isinstance(block, Parametrization):
+                reason = block.refusal()
+            else:
+                reason = None if isinstance(block, nn.Identity) else by_map_alone(block)
+            if reason is not None:
+                return reason
+        return None
 
     def invert(self, W: Tensor) -> tuple[Tensor, ...]:
         """Return the originals of the blocks, then the couplings."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from spectral_param._map import Map
 from spectral_param._parametrizations import stochastic
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.functional import _doubly_stochastic as doubly
 from spectral_param.functional._checks import check_real
@@ -81,6 +82,10 @@ class DoublyStochastic(Parametrization):
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the largest error of the sum of a row or column, or n times what an entry lacks to ε/n."""
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), 10 * W.shape[-1] * eps
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight: near ones have positive entries alone."""
+        return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:
         """Return W with scaled rows and columns, and mixed with 1/n where an entry is below ε/n.

@@ -108,6 +108,10 @@ class Givens(Orthonormal):
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
+    def is_whole(self) -> bool:
+        """Return whether every matrix with orthonormal columns is a member."""
+        return self.layers is None and self.order != "fft"
+
     def check_matrices(self, W: Tensor) -> None:
         """Raise for more layers than there can be."""
         self._num_layers(W.shape[-1])

@@ -145,6 +145,10 @@ class Householder(Orthonormal):
             raise ValueError(f"reflections: expected at most n = {n}, got {count}. Take None for n.")
         return count
 
+    def is_whole(self) -> bool:
+        """Return whether every matrix with orthonormal columns is a member."""
+        return self.reflections is None
+
     def check_matrices(self, W: Tensor) -> None:
         """Raise for more reflections than there are rows, and for some on matrices that are not square."""
         self.count(W.shape[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, check_matrix
+
+# A weight that would move by at most this many rounding errors stays as it is.
+_ROUNDINGS = 32
 
 
 class InSet(OfWeight):
@@ -46,6 +49,37 @@ class InSet(OfWeight):
     def near(self, W: Tensor) -> Tensor:
         """Return members of the set near finite matrices ``(..., m, n)`` outside of it."""
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return members near finite matrices, after a step of an optimizer; a member keeps its bits.
+
+        What it follows from step to step belongs to this weight alone. So what comes out depends on the steps
+        alone, and processes with equal weights keep equal weights. By default it is the member of
+        :meth:`near` where :meth:`outside` says so.
+
+        Args:
+            W: Matrices ``(..., m, n)`` in single or double precision. The caller does not change them.
+            eps: Relative rounding error of the entries.
+        """
+        return self.member(W, eps, is_first=True)
+
+    #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
+    #: is not asked whether a step left something finite.
+    keeps_non_finite = False
+
+    def shared_set(self) -> Hashable:
+        """Return what constraints of one set have in common: the weights of them are put back together.
+
+        By default the constraint itself.
+        """
+        return id(self)
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight in this set, and what to do instead; None if it can.
+
+        By default one can if the class has :meth:`near`.
+        """
+        return by_map_alone(self) if type(self).near is InSet.near else None
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for matrices of a size or dtype that are not taken. By default all are."""
@@ -247,6 +281,23 @@ class InSet(OfWeight):
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
         return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+
+
+def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
+    """Return the members ``near`` X, but X where it would move by at most 32 rounding errors."""
+    move, size = (torch.linalg.vector_norm(Z, dim=(-2, -1)) for Z in (near - X, X))
+    # Not `move > ...`: where that is NaN, the matrix stays, too.
+    return torch.where((move > _ROUNDINGS * eps * size)[..., None, None], near, X)
+
+
+def by_map_alone(constraint: nn.Module) -> str:
+    """Return :meth:`InSet.refusal` of a constraint without a projection for each step of an optimizer."""
+    return (
+        "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
+        f"{type(constraint).__name__}, whose weight its map alone holds. Leave out the optimizer, to hold "
+        "the weight by its map, or take SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for "
+        "orthonormal columns."
+    )
 
 
 class _Contents:

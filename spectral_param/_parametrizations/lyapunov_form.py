@@ -18,6 +18,7 @@ from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, readable, real_entries
 from spectral_param._precision import to_double, to_like
+from spectral_param._sets.diagonal import inside
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import check_real, check_time, is_finite
@@ -380,6 +381,16 @@ class LyapunovForm(Searched, Bounded):
         return originals[::-1]
 
     # The diagonal metric ---------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight: of a full metric the search is slow."""
+        return None if self._is_diagonal() else super().refusal()
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return multiples of matrices, or matrices shifted, inside the bound of a diagonal metric."""
+        exact = to_double(W.detach().cpu())
+        bounds = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
+        return inside(W, bounds, self._condition(), self.abscissa is None, eps)
 
     def _is_diagonal(self) -> bool:
         """Return whether Θ is trained: with a growth of 1 it is the identity."""

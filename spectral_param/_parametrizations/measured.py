@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectral_param._map import Map
 from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.in_set import moved
 from spectral_param._parametrizations.tensors import readable, real_entries
 
 
@@ -83,15 +84,19 @@ class Measured(Bounded):
         """Return matrices scaled or shifted as a read does; where rounding explains that, as they are."""
         return self._moved(W)
 
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return members near finite matrices; one that would move by rounding keeps its bits."""
+        return moved(W, self.near(W), eps)
+
     def _moved(self, W: Tensor, leader: Any = None) -> Tensor:
         # The evaluation of a subclass may not take what has been measured.
         takes_leader = leader is not None and "leader" in inspect.signature(self.evaluate).parameters
-        moved = (self.evaluate(W, leader=leader) if takes_leader else self.evaluate(W)).value
-        return torch.where(self._stays(W, moved)[..., None, None], W, moved)
+        made = (self.evaluate(W, leader=leader) if takes_leader else self.evaluate(W)).value
+        return torch.where(self._stays(W, made)[..., None, None], W, made)
 
-    def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
+    def _stays(self, W: Tensor, made: Tensor) -> Tensor:
         """Return which matrices differ by rounding from those that the map makes; none with NaN."""
-        change, size = (torch.linalg.vector_norm(X, dim=(-2, -1)) for X in (moved - W, W))
+        change, size = (torch.linalg.vector_norm(X, dim=(-2, -1)) for X in (made - W, W))
         return change <= self._least_change(W.dtype) * size
 
     def _least_change(self, dtype: torch.dtype) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from torch import Tensor
 
+from spectral_param._context import is_on_host
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._sets import orthonormal
 
 
@@ -22,6 +26,24 @@ class Orthonormal(Parametrization):
     def near(self, W: Tensor) -> Tensor:
         """Return the polar factor."""
         return orthonormal.near(W)
+
+    def is_whole(self) -> bool:
+        """Return whether every matrix with orthonormal columns is a member."""
+        return True
+
+    keeps_non_finite = True
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return the nearest members, without waiting where that can be."""
+        return orthonormal.near(W, eps) if is_on_host(W) else orthonormal.near_without_waiting(W, eps)[0]
+
+    def shared_set(self) -> Hashable:
+        """Return the name of the set, whatever map is asked for."""
+        return Orthonormal
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight: of few factors no near member is known."""
+        return None if self.is_whole() else by_map_alone(self)
 
     def _set_name(self) -> str:
         return "a weight with orthonormal columns (rows, if it is wide)"

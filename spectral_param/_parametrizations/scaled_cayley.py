@@ -135,6 +135,15 @@ class ScaledCayley(Orthonormal):
             distance = torch.where(_has_sign(W, -((-1) ** count)), distance.clamp(min=2), distance)
         return distance, resolution
 
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight of a given determinant."""
+        if self.negative_ones is None:
+            return None
+        return (
+            f"expected negative_ones=None with an optimizer, got {self.negative_ones!r}: a step may change "
+            "the determinant. Leave it out, or leave out the optimizer, to hold the weight by its map."
+        )
+
     def near(self, W: Tensor) -> Tensor:
         """Return the polar factor, or the nearest member of the determinant that ``negative_ones`` gives."""
         count = self._count(W.shape[-1])

@@ -8,6 +8,7 @@ from torch import Tensor
 from spectral_param._context import HALF
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.degenerate import warn_of_weight
+from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_tuple
 
 # By which part a matrix is moved towards the middle of the set: the first that is enough.
@@ -44,6 +45,10 @@ class Searched(Parametrization):
             if not bool((self.search(member, eps)[1] > 0).any()):
                 break
         return member
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight: the search is slow, and a member lies inside the set."""
+        return by_map_alone(self)
 
     def moved_inside(self, W: Tensor, room: float) -> Tensor:
         """Return matrices nearer to the middle of the set by this part, for :meth:`near`."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
+from spectral_param._parametrizations.in_set import moved
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
 from spectral_param.functional._checks import is_finite
@@ -119,6 +120,14 @@ class SingularValues(Searched):
         U, sigma, Vh, _ = self._decomposed(W, torch.finfo(W.dtype).eps)
         clipped = sigma.clamp(self.center - self.margin, self.center + self.margin)
         return (U * clipped[..., None, :]) @ Vh
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return members near finite matrices; one that would move by rounding keeps its bits."""
+        return moved(W, self.near(W), eps)
+
+    def refusal(self) -> str | None:
+        """Return None: clipping singular values needs no search."""
+        return None
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return U, σ, Vᴴ, and by how much each σ is outside the interval, 0 within rounding."""

@@ -88,6 +88,7 @@ class SpectralNorm(Measured):
 
     ROUNDINGS = 8
     norm: Bound
+    keeps_non_finite = True
     mode: Mode
 
     def __init__(

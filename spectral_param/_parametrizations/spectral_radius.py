@@ -96,6 +96,7 @@ class SpectralRadiusNorm(Measured):
     # By how many rounding errors ρ may exceed r before a weight is scaled or a latch closes.
     ROUNDINGS = 32
     radius: Bound
+    keeps_non_finite = True
     mode: Mode
     of: Of
     latched: Tensor | None
@@ -168,6 +169,15 @@ class SpectralRadiusNorm(Measured):
         rho = known_value(self._measured(divided(T, scale)), triple)
         known, active, bound = frozen(self), self._active(size, T), self._bound_for(T)
         return recorded(lambda T: known._quotient(T, rho.reference, active, bound), T)
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight of a latch."""
+        if self.mode != "latched":
+            return None
+        return (
+            "expected mode 'equal' or 'at_most' with an optimizer, got 'latched', which the checkpoint of a "
+            "plain weight cannot save. Take 'at_most', and set mode to 'equal' where the latch would close."
+        )
 
     @property
     def depends_on_training(self) -> bool:  # type: ignore[override]

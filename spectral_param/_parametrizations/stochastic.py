@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param.functional._checks import check_real, is_finite
 
@@ -70,6 +71,10 @@ class Stochastic(Parametrization):
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the largest error of the sum of a row, or n times what an entry lacks to ε/n."""
         return largest_error(W, self.floor, dims=(-1,)), 10 * W.shape[-1] * eps
+
+    def refusal(self) -> str | None:
+        """Return why no optimizer can hold a weight: near ones have positive entries alone."""
+        return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:
         """Return rows divided by their sums, and mixed with 1/n where an entry is below ε/n.

@@ -20,7 +20,6 @@ LAYERS = (
     ("_at_host", "_map"),
     ("_eigen", "_recurrence", "functional", "_sets"),
     ("_parametrizations", "init"),
-    ("_held",),
     ("_after_step",),
     ("_model",),
     ("_register",),

@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "near-edge: coordinates that are found next do not prove a weight inside its bound",
-        "spectral_param/_held.py",
+        "spectral_param/_sets/diagonal.py",
         "    room = 10 * n * eps + _SEARCH\n",
         "    room = 0.0\n",
         "diagonal and stays",

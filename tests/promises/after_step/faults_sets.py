@@ -11,10 +11,17 @@ FAULTS = (
         "orthonormal",
     ),
     Fault(
+        "own-set: a set that a user wrote is left by the steps",
+        "spectral_param/_parametrizations/in_set.py",
+        "        return self.member(W, eps, is_first=True)\n",
+        "        return W\n",
+        "ones_own",
+    ),
+    Fault(
         "moved: a member is put back once more, by a hook that runs twice",
-        "spectral_param/_held.py",
-        "    return torch.where((moved > _ROUNDINGS * eps * size)[..., None, None], Y, X)\n",
-        "    return Y\n",
+        "spectral_param/_parametrizations/in_set.py",
+        "    return torch.where((move > _ROUNDINGS * eps * size)[..., None, None], near, X)\n",
+        "    return near\n",
         "every_set and singular",
     ),
 )

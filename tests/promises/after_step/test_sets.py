@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import spectral_param as sp
+from tests.messages import refused
 from tests.promises.after_step.common import defect, held, steps
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -137,3 +138,81 @@ def test_a_weight_that_a_step_left_non_finite_stays_and_is_said_once() -> None:
         optimizer.step()
     assert bool(layer.weight.isnan().all())
     assert math.isnan(sp.violation(layer)["weight"])
+
+
+class Box(sp.Parametrization):
+    """Entries in [-c, c], as a user may write it."""
+
+    shapes = "any"
+
+    def __init__(self, c: float) -> None:
+        super().__init__()
+        self.c = c
+
+    def reference(self, T: torch.Tensor) -> torch.Tensor:
+        return self.c * T.sin()
+
+    def outside(self, W: torch.Tensor, eps: float) -> tuple[torch.Tensor, float]:
+        return (W.abs().amax(dim=(-2, -1)) - self.c).clamp(min=0), 0.0
+
+    def near(self, W: torch.Tensor) -> torch.Tensor:
+        return W.clamp(-self.c, self.c)
+
+
+class Sphere(sp.Parametrization):
+    """Rows of norm 1, which have no near row if they are zero: an arbitrary one is taken."""
+
+    def reference(self, T: torch.Tensor) -> torch.Tensor:
+        return T / torch.linalg.vector_norm(T, dim=-1, keepdim=True)
+
+    def outside(self, W: torch.Tensor, eps: float) -> tuple[torch.Tensor, float]:
+        return (torch.linalg.vector_norm(W, dim=-1) - 1).abs().amax(dim=-1), 10 * W.shape[-1] * eps
+
+    def near(self, W: torch.Tensor) -> torch.Tensor:
+        W = torch.where((W == 0).all(dim=-1, keepdim=True), 1, W)
+        return W / torch.linalg.vector_norm(W, dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"), [(lambda: Box(0.1), (5, 12)), (lambda: Box(2.0), (7, 3)), (Sphere, (6, 6))]
+)
+def test_a_set_of_ones_own_holds_after_each_step(make, shape) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(shape[1], shape[0])
+    optimizer = torch.optim.SGD(layer.parameters(), 3.0)
+    constraint = make()
+    sp.constrain(layer, "weight", constraint, optimizer=optimizer)
+    for _ in range(5):
+        assert sp.violation(layer)["weight"] == 0
+        assert constraint.in_manifold(layer.weight.detach())
+        steps(layer, optimizer, 1)
+    before = layer.weight.detach().clone()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(layer.weight, before)  # A member keeps its bits.
+    with torch.no_grad():
+        layer.weight.zero_()
+    optimizer.step()
+    assert sp.violation(layer)["weight"] == 0
+
+
+def test_a_set_of_ones_own_is_a_block() -> None:
+    layer = nn.Linear(10, 10)
+    optimizer = torch.optim.SGD(layer.parameters(), 3.0)
+    blocks = sp.BlockTriangular([(6, Sphere()), (4, sp.ScaledCayley())], coupling=True)
+    sp.constrain(layer, "weight", blocks, optimizer=optimizer)
+    steps(layer, optimizer, 3)
+    rows = torch.linalg.vector_norm(layer.weight[:6, :6], dim=-1)
+    torch.testing.assert_close(rows, torch.ones(6))
+    assert defect(layer.weight[6:, 6:]) <= 8
+
+
+def test_a_set_without_a_projection_is_refused() -> None:
+    class Sine(sp.Parametrization):
+        def reference(self, T: torch.Tensor) -> torch.Tensor:
+            return T.sin()
+
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with refused("Sine", "by its map"):
+        sp.constrain(layer, "weight", Sine(), optimizer=optimizer)

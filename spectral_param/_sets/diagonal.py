@@ -1,0 +1,48 @@
+"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: the way inside.
+
+The set has all W with ‖ΘWΘ⁻¹‖ ≤ r (or a numerical abscissa of ΘWΘ⁻¹ of at most α) for a diagonal Θ of a
+bounded condition. Θ is searched; see :mod:`spectral_param.functional._diagonal_scaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spectral_param._matrices import identity_like
+from spectral_param._precision import to_double
+from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
+
+# By how much the norm of a search for coordinates may exceed the least one, relatively, twice.
+_SEARCH = 2e-6
+
+
+def inside(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
+    """Return multiples of matrices, or matrices shifted, inside their bounds; a member keeps its bits.
+
+    A matrix that is moved goes so far inside that the coordinates that are found next prove it, too.
+
+    Args:
+        X: Finite real matrices ``(..., n, n)``.
+        bounds: One for each.
+        condition: Of Θ, at most.
+        of_norm: Whether the norm is bounded, or the abscissa.
+        eps: Relative rounding error of the entries.
+    """
+    n = X.shape[-1]
+    exact = to_double(X.detach().cpu())
+    room = 10 * n * eps + _SEARCH
+    found = []
+    for W, bound in zip(exact.reshape(-1, n, n), bounds, strict=True):
+        if of_norm:
+            excess = least_norm(W.numpy(), condition, bound * (1 - room)).size - bound
+            moved = W * (bound * (1 - room) / (bound + excess)) if excess > 0 else W
+        else:
+            V = W - bound * identity_like(W)
+            unit = room * float(torch.linalg.matrix_norm(V))
+            excess = least_abscissa(V.numpy(), condition, -unit).size
+            moved = W - (excess + unit) * identity_like(W) if excess > 0 else W
+        found.append(moved)
+    return torch.stack(found).reshape(X.shape).to(X.device, X.dtype)
