@@ -76,19 +76,27 @@ def is_compiled() -> bool:
     return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether the values of the tensors may be looked at.
+def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
+    """Return a context to compute with the values of the tensors, or None if they may not be looked at.
 
-    They may if no graph is recorded, and no transform and no forward mode is at work. It is asked where a
-    choice is made: by a read (``Parametrization.forward``), by ``_map.apply``, where a recurrence chooses its
-    path, where a tangent is large, and where an argument is checked to be skew.
+    They may if no graph is recorded, and no transform and no forward mode is at work. The context is
+    :func:`precise`; without a ``with`` it changes nothing.
     """
     if is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    for t in tensors:  # noqa: SIM110
+        return None
+    for t in tensors:
         if t.is_meta or type(t) not in PLAIN_TYPES:
-            return False
-    return True
+            return None
+    return precise(tensors[0])
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Return whether the values may be looked at; see :func:`plain`.
+
+    It is asked where a choice is made: by a read (``Parametrization.forward``), by ``_map.apply``, where a
+    recurrence chooses its path, where a tangent is large, and where an argument is checked to be skew.
+    """
+    return plain(*tensors) is not None
 
 
 HALF = {torch.bfloat16, torch.float16, torch.complex32}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param._context import full_precision, has_no_values, is_plain
+from spectral_param._context import full_precision, has_no_values, plain
 from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
 from spectral_param._parametrizations.in_set import InSet
@@ -166,8 +166,9 @@ class Parametrization(InSet):
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout
-        if is_plain(*originals):
-            return self._memory.read(self, originals)
+        context = plain(*originals)
+        if context is not None:
+            return self._memory.read(self, originals, context)
         return self._evaluate(*originals)
 
     @full_precision

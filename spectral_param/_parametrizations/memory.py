@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import HALF, is_on_host, precise
+from spectral_param._context import HALF, is_on_host
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
@@ -39,6 +39,9 @@ _top_hooks: Callable[[bool], Any] = (
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
     else lambda _: True
 )
+
+_memcmp = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 # Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
 # changed, too: writes through `.data` leave the version alone.
@@ -103,13 +106,18 @@ class Memory:
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def read(self, constraint: Any, originals: tuple[Tensor, ...]) -> Tensor:
-        """Return the weight for plain originals. The constraint is evaluated if something has changed."""
+    def read(
+        self, constraint: Any, originals: tuple[Tensor, ...], context: AbstractContextManager[object]
+    ) -> Tensor:
+        """Return the weight for plain originals. The constraint is evaluated if something has changed.
+
+        ``context`` is that of :func:`spectral_param._context.plain`.
+        """
         last, shared = self.last, self.shared()
         # The parametrization before this one returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
-            W, last, shared = _evaluated(constraint, originals, marks)
+            W, last, shared = _evaluated(constraint, originals, marks, context)
             self.last = last
             if last is None:
                 self.outputs[id(W)] = W
@@ -177,7 +185,10 @@ def _all(asked: list[Tensor]) -> bool:
 
 
 def _evaluated(
-    constraint: Any, originals: tuple[Tensor, ...], marks: tuple[_Mark, ...]
+    constraint: Any,
+    originals: tuple[Tensor, ...],
+    marks: tuple[_Mark, ...],
+    context: AbstractContextManager[object],
 ) -> tuple[Tensor, _Read | None, _Shared | None]:
     """Evaluate the constraint.
 
@@ -185,7 +196,7 @@ def _evaluated(
         The weight; the read, or None if the weight depends on more than can be seen; and what reads share, if
         a gradient is wanted.
     """
-    with _undisturbed(precise(originals[0])):
+    with _undisturbed(context):
         # Clones with a graph: gradients are pulled back to them, and through them if nothing is remembered.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
@@ -324,21 +335,15 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
             return False
         if not is_on_host(a):
             asked.append((a == b).all())
-        elif not (_same_bits(a, b) if _is_flat(a) and _is_flat(b) else torch.equal(a, b)):
+        elif (
+            a.is_contiguous()
+            and b.is_contiguous()
+            and a.is_conj() == b.is_conj()
+            and a.is_neg() == b.is_neg()
+        ):
+            # Bit by bit. torch.equal takes one entry after the other: six times as long for 1 MB.
+            if _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) != 0:
+                return False
+        elif not torch.equal(a, b):
             return False
     return True
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Return whether the entries of two tensors of one size have the same bits, NaN among them."""
-    # torch.equal takes one entry after the other: six times as long for 1 MB.
-    return _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0
-
-
-_memcmp = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
-_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-
-def _is_flat(t: Tensor) -> bool:
-    """Return whether the bits of the entries lie in memory as they are, one after the other."""
-    return t.is_contiguous() and not t.is_conj() and not t.is_neg()
