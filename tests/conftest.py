@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
     number = request.config.getoption("seed")
-    # Where there is no device, torch.manual_seed writes down the stack for each kind of them: longer than a test.
+    # Without a device, torch.manual_seed writes down the stack for each kind of them: longer than a test.
     if torch.accelerator.is_available():
         torch.manual_seed(number)
     else:
