@@ -33,7 +33,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
-    torch.manual_seed(request.config.getoption("seed"))
+    number = request.config.getoption("seed")
+    # Without a device, torch.manual_seed writes down the stack for each kind of them: longer than a test.
+    if torch.accelerator.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
 
 
 @pytest.fixture

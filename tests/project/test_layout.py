@@ -1,6 +1,7 @@
 """Promises are tested through public names; what tests a private module is used by nothing else."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def private_names(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if PRIVATE.search(line)]
 
 
+@functools.cache
 def imported(text: str) -> set[str]:
     """Return the modules that a file imports, with the names that it takes from them."""
     found = set()
