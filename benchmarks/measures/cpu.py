@@ -19,7 +19,7 @@ DEPENDS = (
     "spectral_param",
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/cases",
     "benchmarks/problems/characters.py",
 )

@@ -18,7 +18,7 @@ DEPENDS = (
     "spectral_param",
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/problems/device.py",
     "benchmarks/standin.py",
 )

@@ -30,7 +30,7 @@ DEPENDS = (
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
     ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/measures/large.py",
 )
 # Memory of what is counted beside the tensors differs a little.

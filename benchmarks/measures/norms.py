@@ -31,7 +31,7 @@ DEPENDS = (
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
     ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/measures/norms.py",
 )
 # Rounding.

@@ -22,7 +22,7 @@ DEPENDS = (
     "spectral_param",
     ":(exclude)spectral_param/dynamics",
     ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/measures/stable_weights.py",
 )
 # Rounding: how near to its bound an attack comes.

@@ -24,7 +24,7 @@ from benchmarks.task import Task
 DEPENDS = (
     "spectral_param",
     ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/testing.py",
+    ":(exclude)spectral_param/testing",
     "benchmarks/measures/systems.py",
 )
 # Milliseconds; and distances of rounding errors.

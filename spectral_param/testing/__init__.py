@@ -1,0 +1,123 @@
+"""A conformance suite for parametrizations: the contracts that every constraint has to keep.
+
+>>> class Skew(spectral_param.Parametrization):
+...     def reference(self, T):
+...         return T.triu(1) - T.triu(1).mT
+...
+...     def outside(self, W, eps):
+...         return (W + W.mT).abs().amax(dim=(-2, -1)), 100 * eps
+...
+...     def near(self, W):
+...         return (W - W.mT) / 2
+...
+...     def invert(self, W):
+...         return W.triu(1)
+...
+...     def start(self, like):
+...         return torch.zeros_like(like)
+...
+...     def free_parameters(self, T):
+...         return torch.ones_like(T).triu(1).count_nonzero().item()
+>>> spectral_param.testing.check_constraint(lambda shape: Skew())
+
+A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
+was expected. An error of the constraint itself is its cause. A :class:`Case` says more than a function does:
+what the members of the set are, which shapes and dtypes there are, which checks are expected to fail. With
+pytest, each check is a test of its own::
+
+    @spectral_param.testing.parametrize_with_checks([case])
+    def test_contract(check):
+        check()
+
+All checks take the same arguments: a case, the shape of the weight and its dtype. :func:`conformance` returns
+what is run, a :class:`Trial` each: the :data:`CHECKS` that apply, with shapes and dtypes in pairs. Only
+:func:`parametrize_with_checks` imports pytest.
+"""
+
+from spectral_param.testing._case import SHAPES, Case, Holder, Shape, assignable, holder, originals, tolerance
+from spectral_param.testing._derivatives import (
+    check_cached,
+    check_gradient_of_the_read,
+    check_gradients,
+    check_repeated_reads,
+    check_torch_func,
+    check_write_during_a_read,
+)
+from spectral_param.testing._input import check_bad_input, check_nan, check_nan_in_a_batch, check_random_state
+from spectral_param.testing._sets import (
+    check_assignment_copies,
+    check_constraint_holds,
+    check_large_originals,
+    check_paper_start,
+    check_projection,
+    check_rejects_outside,
+    check_right_inverse,
+    check_set,
+)
+from spectral_param.testing._suite import (
+    CHECKS,
+    Check,
+    Trial,
+    check_constraint,
+    conformance,
+    parametrize_with_checks,
+)
+from spectral_param.testing._use import (
+    check_autocast,
+    check_averaging,
+    check_bfloat16,
+    check_compile,
+    check_deepcopy,
+    check_deepcopy_of_rnn,
+    check_export,
+    check_half_and_back,
+    check_remove,
+    check_state_dict,
+    check_to,
+)
+
+__all__ = [
+    "CHECKS",
+    "SHAPES",
+    "Case",
+    "Check",
+    "Holder",
+    "Shape",
+    "Trial",
+    "assignable",
+    "check_assignment_copies",
+    "check_autocast",
+    "check_averaging",
+    "check_bad_input",
+    "check_bfloat16",
+    "check_cached",
+    "check_compile",
+    "check_constraint",
+    "check_constraint_holds",
+    "check_deepcopy",
+    "check_deepcopy_of_rnn",
+    "check_export",
+    "check_gradient_of_the_read",
+    "check_gradients",
+    "check_half_and_back",
+    "check_large_originals",
+    "check_nan",
+    "check_nan_in_a_batch",
+    "check_paper_start",
+    "check_projection",
+    "check_random_state",
+    "check_rejects_outside",
+    "check_remove",
+    "check_repeated_reads",
+    "check_right_inverse",
+    "check_set",
+    "check_state_dict",
+    "check_to",
+    "check_torch_func",
+    "check_write_during_a_read",
+    "conformance",
+    "holder",
+    "originals",
+    "parametrize_with_checks",
+    "tolerance",
+]

@@ -1,0 +1,167 @@
+"""A constraint under test, and a module with its weight."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from spectral_param._register.constrain import constrain
+from spectral_param.errors import InManifoldError
+
+#: The shape of a weight.
+Shape = tuple[int, ...]
+
+
+#: The default shapes, which are even, odd, a batch, and the four gates of an LSTM.
+SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One parametrization under test.
+
+    Attributes:
+        name: The name in reports.
+        make: Returns a new parametrization for a weight of the given shape.
+        member: Returns a random weight of the given shape and dtype that satisfies the constraint. The shape
+            can be that of a stack of gates, ``(4·n, n)``. By default, what registration makes of a random
+            weight.
+        violation: Returns how far a weight is from satisfying the constraint, relative to its size; 0 for
+            members. One number, or one for each matrix or row. The weight can be a stack of gates. By
+            default, 0 for a weight that can be assigned, and infinity for one that is refused.
+        outside: Returns a weight that does not satisfy the constraint, of the same shapes as ``member``.
+            None, the default, if all weights satisfy it, or if the parametrization does not check.
+        recovers: Whether ``right_inverse`` finds originals for every member. If not, ``init="paper"`` starts
+            the weight, only the present weight can be assigned, and ``violation`` has to be given.
+        dtypes: The supported dtypes.
+        shapes: The shapes to test: square matrices and stacks of gates.
+        rectangles: More shapes, of single matrices or batches that are not square. Without any, a rectangle
+            has to raise an error, so name some for a constraint with ``shapes = "tall"`` or ``"any"``.
+        holds_far: Whether the constraint holds to rounding for all finite originals.
+        variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
+            that depend on the mode are run.
+        expected_failed_checks: Names of checks that are expected to fail, without ``check_``, each with the
+            reason. A check that passes all the same is an error: its line can go.
+
+    Raises:
+        ValueError: If ``expected_failed_checks`` names something that is no check.
+    """
+
+    name: str
+    make: Callable[[Shape], nn.Module]
+    member: Callable[[Shape, torch.dtype], Tensor] = None  # type: ignore[assignment]  # Set below.
+    violation: Callable[[Tensor], Tensor] = None  # type: ignore[assignment]
+    outside: Callable[[Shape, torch.dtype], Tensor] | None = None
+    recovers: bool = True
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    shapes: tuple[Shape, ...] = SHAPES
+    rectangles: tuple[Shape, ...] = ()
+    holds_far: bool = True
+    variant: bool = False
+    expected_failed_checks: Mapping[str, str] = field(default_factory=dict)
+
+    # The names of all checks, which take a case: the suite sets them.
+    checks: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        # After dataclasses.replace(case, make=...), too, the defaults are those of the new function.
+        for name, default in (("member", _registered), ("violation", _refused)):
+            given = getattr(self, name)
+            if given is None or getattr(given, "func", None) is default:
+                object.__setattr__(self, name, functools.partial(default, self))
+        unknown = sorted(self.expected_failed_checks.keys() - self.checks)
+        if unknown:
+            raise ValueError(
+                f"expected_failed_checks: expected names of checks, got {', '.join(unknown)}. "
+                f"The checks are {', '.join(sorted(self.checks))}"
+            )
+
+    @property
+    def init(self) -> Literal["paper"] | None:
+        """The start of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
+        return None if self.recovers else "paper"
+
+    def gates(self, shape: Shape) -> int:
+        """Return the number of blocks in a weight of this shape."""
+        return 1 if shape in self.rectangles else shape[-2] // shape[-1]
+
+
+def _registered(case: Case, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Return a member of the set: what registration makes of a random weight."""
+    return holder(case, draw(shape, dtype)).weight.detach().clone()
+
+
+def _refused(case: Case, W: Tensor) -> Tensor:
+    """Return 0 for a weight that can be assigned, infinity for one that is refused."""
+    module = holder(case, torch.randn_like(W))
+    try:
+        module.weight = W.detach().clone()  # type: ignore[assignment]
+    except InManifoldError:
+        return torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
+    return torch.tensor(0.0, dtype=torch.float64, device="cpu")
+
+
+class Holder(nn.Module):
+    """A module with one weight, which multiplies its input from the left."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``weight @ x`` for x of shape ``(..., n, k)``."""
+        return self.weight @ x
+
+
+def tolerance(dtype: torch.dtype, n: int) -> float:
+    """Return 100·n·eps, a bound on rounding errors for well-conditioned matrices of size n."""
+    return 100 * n * float(torch.finfo(dtype).eps)
+
+
+def holder(case: Case, weight: Tensor) -> Holder:
+    """Return a module with a constrained weight that starts from ``weight``, if the constraint can."""
+    module = Holder(weight.clone())
+    shape = tuple(weight.shape)
+    return constrain(module, "weight", case.make(shape), gates=case.gates(shape), init=case.init)
+
+
+def assignable(case: Case, module: Holder) -> Tensor:
+    """Return a new tensor that can be assigned to ``module.weight``."""
+    W = module.weight.detach().clone()
+    return case.member(tuple(W.shape), W.dtype) if case.recovers else W
+
+
+def originals(module: nn.Module) -> list[nn.Parameter]:
+    """Return the unconstrained tensors behind ``module.weight``."""
+    return list(list_of(module).parameters(recurse=False))
+
+
+def list_of(module: nn.Module) -> parametrize.ParametrizationList:
+    found = module.parametrizations["weight"]  # type: ignore[index]
+    assert isinstance(found, parametrize.ParametrizationList)
+    return found
+
+
+def train_steps(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    x = draw((*shape[:-2], shape[-1], 3), dtype, module, generator)
+    y = draw((*shape[:-2], shape[-2], 3), dtype, module, generator)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (module(x) - y).abs().square().mean().backward()
+        optimizer.step()
+
+
+def draw(
+    shape: Shape, dtype: torch.dtype, like: nn.Module | None = None, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return normal numbers, drawn on the host, on the device of a module."""
+    drawn = torch.randn(shape, dtype=dtype, device="cpu", generator=generator)
+    return drawn if like is None else drawn.to(next(like.parameters()).device)

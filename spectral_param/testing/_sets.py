@@ -1,0 +1,212 @@
+"""Checks of the set: its members, distances, projections, what is refused, and where training starts."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import torch
+from torch import Tensor
+
+from spectral_param._parametrizations import Parametrization
+from spectral_param._parametrizations.tensors import real_entries
+from spectral_param._register.constrain import constrain
+from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from spectral_param.testing._asserts import assert_close, assert_inside, largest_entry
+from spectral_param.testing._case import (
+    Case,
+    Holder,
+    Shape,
+    assignable,
+    draw,
+    holder,
+    list_of,
+    originals,
+    tolerance,
+    train_steps,
+)
+
+
+def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
+
+    If the case does not recover members, registration starts from some member, the present weight can be
+    assigned, and others are refused.
+    """
+    first = case.member(shape, dtype)
+    module = holder(case, first)
+    assert module.weight.dtype == dtype, f"expected dtype {dtype}, got {module.weight.dtype}"
+    if not case.recovers:
+        assert_inside(case, module.weight, "weight after registration")
+        _assert_refused(module, first)
+        first = module.weight.detach().clone()
+    second = assignable(case, module)
+    scale = max(1.0, first.abs().max().item(), second.abs().max().item())
+    atol = tolerance(dtype, shape[-1]) * scale
+    assert_close(module.weight, first, atol, "weight after registration")
+    module.weight = second  # type: ignore[assignment]
+    assert_close(module.weight, second, atol, "weight after assignment")
+
+
+def check_assignment_copies(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Training does not change a tensor that was assigned to the weight."""
+    module = holder(case, case.member(shape, dtype))
+    mine = assignable(case, module)
+    before = mine.clone()
+    module.weight = mine  # type: ignore[assignment]
+    train_steps(module, shape, dtype, steps=2)
+    assert torch.equal(mine, before), "expected the assigned tensor unchanged after training"
+
+
+def check_projection(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Registration takes a weight outside the set and moves it into the set."""
+    assert case.outside is not None
+    module = holder(case, case.outside(shape, dtype))
+    assert_inside(case, module.weight, "weight after registration from outside the set")
+
+
+def check_rejects_outside(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """Assigning a weight outside the set raises ``InManifoldError`` and changes nothing."""
+    assert case.outside is not None
+    _assert_refused(holder(case, case.member(shape, dtype)), case.outside(shape, dtype))
+
+
+def _assert_refused(module: Holder, W: Tensor) -> None:
+    before = module.weight.detach().clone()
+    try:
+        module.weight = W  # type: ignore[assignment]
+    except InManifoldError as error:
+        message = str(error)
+    else:
+        message = ""
+    assert message, "expected InManifoldError for a weight outside the set, got none"
+    assert "expected" in message, f"expected a message with 'expected' and what was expected: {message}"
+    assert "got" in message, f"expected a message with 'got' and what was given: {message}"
+    assert torch.equal(module.weight, before), "expected the weight unchanged after the error"
+
+
+def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A projection has the distance 0, keeps its bits in another one, and can be assigned.
+
+    Weights that the constraint does not take are left out. One that no scaling brings into the set, as a
+    nilpotent one into matrices of a given radius, may stay as it is, at a distance. If the case does not
+    recover members, all that holds for the present weight, and others raise ``InManifoldError``.
+    """
+    module = holder(case, case.member(shape, dtype))
+    constraint, present = list_of(module)[0], module.weight.detach().clone()
+    assert isinstance(constraint, Parametrization)
+    assert constraint.in_manifold(present), "expected the present weight in the set"
+    if not case.recovers:
+        _assert_member(constraint, present, "present weight")
+        _assert_unknown(constraint, case.member(shape, dtype))
+        return
+    member = case.member(shape, dtype)
+    assert torch.equal(constraint.project(member), member), "expected the bits of a member"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateEigenvalueWarning)
+        for name, W in {"member": member, **_hard(shape, dtype)}.items():
+            given, P = W.clone(), _projection(constraint, W)
+            assert torch.equal(W, given), f"{name}: expected the weight that was projected unchanged"
+            if P is None:
+                continue
+            what = f"projection of a {name} weight"
+            assert P.dtype == dtype, f"{what}: expected {dtype}, got {P.dtype}"
+            if name in _WITHOUT_SIZE and bool(constraint.distance(P).any()):
+                assert torch.equal(constraint.project(P), P), f"{what}: expected what stays to stay"
+                continue
+            _assert_member(constraint, P, what)
+            assert_inside(case, P, what, max(1.0, largest_entry(P)))
+            other = copy.deepcopy(module)
+            other.weight = P  # type: ignore[assignment]
+            # On the border a map may be flat, and a certificate multiplies rounding errors.
+            limit = max(1e-6, 10 * tolerance(dtype, max(shape[-2:]))) * max(1.0, largest_entry(P))
+            assert_close(other.weight, P, max(limit, _resolution(constraint, P)), f"assigned {what}")
+    assert torch.equal(module.weight, present), "expected project and distance to change nothing"
+
+
+def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return weights that are random, and such without a derivative, without full rank, without any size."""
+    ones = torch.ones(shape, dtype=dtype, device="cpu")
+    return {
+        "random": 3 * draw(shape, dtype),
+        "constant": ones,
+        "negative": -2 * ones,
+        "nilpotent": ones.triu(1),
+        "zero": 0 * ones,
+        "large": 1e6 * draw(shape, dtype),
+    }
+
+
+#: Weights of which no multiple may be in the set; they are members, or stay as they are.
+_WITHOUT_SIZE = ("nilpotent", "zero")
+
+
+def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
+    """Return the projection; None for a weight that is not taken, as one of negative entries."""
+    try:
+        return constraint.project(W)
+    except ValueError as error:
+        if isinstance(error, InManifoldError):
+            raise
+        return None
+
+
+def _resolution(constraint: Parametrization, W: Tensor) -> float:
+    """Return what rounding may do to the distance, by which a read may scale a member."""
+    trial, X = constraint._trial(W)
+    resolution = trial.outside(X, torch.finfo(W.dtype).eps)[1]
+    return float(resolution.max() if isinstance(resolution, Tensor) else resolution)
+
+
+def _assert_member(constraint: Parametrization, W: Tensor, what: str) -> None:
+    distance = constraint.distance(W)
+    assert not bool(distance.any()), f"{what}: expected the distance 0, got {distance}"
+    assert torch.equal(constraint.project(W), W), f"{what}: expected the same bits from another projection"
+
+
+def _assert_unknown(constraint: Parametrization, W: Tensor) -> None:
+    for method in (constraint.distance, constraint.project):
+        raised = False
+        try:
+            method(W)
+        except InManifoldError:
+            raised = True
+        assert raised, f"{method.__name__}: expected InManifoldError for a weight without known originals"
+
+
+def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``init="paper"`` starts in the set, with no more free parameters than entries of the originals."""
+    parametrization = case.make(shape)
+    assert isinstance(parametrization, Parametrization)
+    module = Holder(case.member(shape, dtype))
+    constrain(module, "weight", parametrization, init="paper", gates=case.gates(shape))
+    constraint = list_of(module)[0]
+    assert isinstance(constraint, Parametrization)
+    W = module.weight
+    assert W.shape == shape, f"expected shape {shape} at the paper's start, got {tuple(W.shape)}"
+    assert W.dtype == dtype, f"expected {dtype} at the paper's start, got {W.dtype}"
+    assert_inside(case, W, "weight at the paper's start")
+    tensors = originals(module)
+    count, entries = constraint.free_parameters(*tensors), sum(map(real_entries, tensors))
+    assert 0 <= count <= entries, f"expected 0 to {entries} free parameters, got {count}"
+
+
+def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """The constraint holds after optimizer steps, and the steps change the weight."""
+    module = holder(case, case.member(shape, dtype))
+    before = module.weight.detach().clone()
+    train_steps(module, shape, dtype, steps=10)
+    assert_inside(case, module.weight, "weight after 10 steps")
+    if shape[-1] > 1:  # 1 x 1 members may be isolated points.
+        assert not torch.equal(module.weight, before), "expected training to change the weight"
+
+
+def check_large_originals(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """The constraint holds for originals far from the start, to rounding of the weight's entries."""
+    for scale in (10.0, 1e2, 1e4):
+        module = holder(case, case.member(shape, dtype))
+        train_steps(module, shape, dtype, steps=1)
+        for tensor in originals(module):
+            tensor.data.mul_(scale)
+        W = module.weight.detach()
+        assert_inside(case, W, f"originals times {scale:.0e}", max(1.0, largest_entry(W)))
