@@ -36,6 +36,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._matrices import Array
+from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
 
@@ -166,7 +167,7 @@ Times = Callable[[Array], Array]
 LARGE = 20_000
 
 
-def _power(T: Any, exponent: int) -> Times:
+def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
     """Return the product with a power that is never formed: a sparse T costs less than a basis."""
 
     def times(x: Array) -> Array:
@@ -174,6 +175,7 @@ def _power(T: Any, exponent: int) -> Times:
             return np.stack([times(column) for column in x.T], axis=1)
         for _ in range(exponent):
             x = T @ x
+        done(exponent)
         return x
 
     return times
@@ -197,7 +199,12 @@ ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Atte
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
     T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Less to read than int64.
-    S, adjoint = _power(T, attempt.power), _power(T.conj().T.tocsr(), attempt.power)
+    with steps("sparse spectral radius", None, "product") as done:
+        return _by_powers(T, attempt, done)
+
+
+def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> float | None:
+    S, adjoint = (_power(X, attempt.power, done) for X in (T, T.conj().T.tocsr()))
     rng = np.random.default_rng(attempt.power)
     theta, X = _ritz_pairs(S, T, attempt, rng)
     if not len(theta) or _expected(np.abs(theta), len(X)) > PRODUCTS / attempt.power:

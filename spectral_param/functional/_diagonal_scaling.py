@@ -51,6 +51,7 @@ tried: a second for n = 256. The products of a sparse W cost next to nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,7 @@ import torch
 from scipy import sparse
 
 from spectral_param._matrices import Array, product, symmetric_product
+from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 
 # By how much t grows from one minimum to the next, and t/n of the first.
@@ -259,8 +261,22 @@ def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
     """Return the minimizer (d, u) for the last t, or for the first one with u ≤ ``goal``."""
+    last = len(d) * (_LAST if len(d) <= _LARGE else _LAST_OF_LARGE)
+    total = 1 + round(math.log(last / (len(d) * _FIRST), _GROWTH))
+    with steps("diagonal coordinates", total, "accuracy") as done:
+        return _followed(barrier, d, u, c, goal, last, done)
+
+
+def _followed(
+    barrier: _Norm | _Abscissa,
+    d: Array,
+    u: float,
+    c: float,
+    goal: float,
+    last: float,
+    done: Callable[[int], object],
+) -> tuple[Array, float]:
     n = len(d)
-    last = n * (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
         """Return (1) for x = (d, u), A and the factor."""
@@ -294,6 +310,7 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
                 reach = max(_REACH, size * decrement**0.5)
             if decrement < _CLOSE:
                 break
+        done(1)
         if x[n] <= goal or t >= last:
             return x[:n], float(x[n])
         # Along the path of minima, x(t) = x(∞) + O(1/t), as far as it is inside.
