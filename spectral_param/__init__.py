@@ -38,6 +38,7 @@ from spectral_param._parametrizations import (
     SpectralRadiusNorm,
     Stochastic,
 )
+from spectral_param._progress import progress
 from spectral_param._register.constrain import constrain, remove
 
 __version__ = "0.1.0"
@@ -73,6 +74,7 @@ __all__ = [
     "num_free_parameters",
     "param_groups",
     "penalty",
+    "progress",
     "rebase",
     "remove",
     "testing",

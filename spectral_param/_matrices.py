@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from spectral_param._precision import to_double, to_like
 
 Array = NDArray[Any]  # Of numpy, in float64 or complex128.
+
+# A symmetric product is computed in at most this many blocks of rows, of at least so many rows each.
+_BLOCKS, _BLOCK = 8, 128
 
 
 def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
@@ -42,3 +46,25 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     if isinstance(found, Tensor):
         return to_like(found, single[found.is_complex()])
     return tuple(to_like(t, single[t.is_complex()]) for t in found)
+
+
+def product(X: Any, Y: Any) -> Any:
+    """Return X Y, of arrays by torch, whose BLAS waits less for a busy core than numpy's."""
+    if sparse.issparse(X):
+        return X @ Y
+    return (torch.from_numpy(X) @ torch.from_numpy(Y)).numpy()
+
+
+def symmetric_product(X: Any, Y: Any) -> Array:
+    """Return a product X Y that is symmetric. Of arrays, little more than half of it is computed."""
+    if sparse.issparse(X):
+        found = X @ Y
+        return found.toarray() if sparse.issparse(found) else found
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    half = torch.empty(len(x), len(x), dtype=x.dtype, device="cpu")
+    width = max(_BLOCK, -(-len(x) // _BLOCKS))
+    for i in range(0, len(x), width):
+        rows = slice(i, i + width)
+        torch.mm(x[rows], y[:, : i + width], out=half[rows, : i + width])
+        half[:i, rows] = half[rows, :i].mT
+    return half.numpy()

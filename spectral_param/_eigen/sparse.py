@@ -36,6 +36,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._matrices import Array
+from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
 
@@ -44,8 +45,8 @@ TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
 # s of the power steps, relative to ρ.
 SHIFT = 0.1
-# Residual of Ritz vectors; relative distance up to which a right and a left Ritz value are the same.
-RESIDUAL, SAME = 1e-10, 1e-6
+# Relative distance up to which a right and a left Ritz value are the same.
+SAME = 1e-6
 # The largest number of products with T in a proof.
 PRODUCTS = 9000
 
@@ -117,7 +118,7 @@ def _of_irreducible(T: Any) -> float:
         if rho is not None:
             return rho
     if n > _paths.SPARSE_DENSE:
-        for attempt in ATTEMPTS:
+        for attempt in ATTEMPTS[n >= LARGE :]:
             rho = _by_ritz_values(T, attempt)
             if rho is not None:
                 return rho
@@ -162,14 +163,19 @@ def _by_perron(T: Any) -> float | None:
 
 # Products with a power S of T, or with its adjoint.
 Times = Callable[[Array], Array]
+# Rows from which the first attempt is left out.
+LARGE = 20_000
 
 
-def _power(T: Any, exponent: int) -> Times:
+def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
     """Return the product with a power that is never formed: a sparse T costs less than a basis."""
 
     def times(x: Array) -> Array:
+        if x.ndim > 1:  # A single column stays in the cache.
+            return np.stack([times(column) for column in x.T], axis=1)
         for _ in range(exponent):
             x = T @ x
+        done(exponent)
         return x
 
     return times
@@ -180,16 +186,25 @@ class _Attempt(NamedTuple):
     columns: int  # number of its basis vectors
     power: int  # of T; a prime, so that few different eigenvalues have the same power
     restarts: int
+    residual: float  # of Ritz vectors, relative
 
 
 # The first is enough up to thousands of nodes, and for few leading eigenvalues. With a high power ARPACK
-# takes little time beside the products: at n = 50,000 with ten entries a row 15,000 products for each side.
-ATTEMPTS = (_Attempt(16, 64, 7, 8), _Attempt(40, 200, 31, 8))
+# takes little time beside the products: at n = 50,000 with ten entries a row the second needs 8,000 of each
+# side. Its vectors may have large residuals: the right and left ones are multiplied in (7), and the leading
+# ones are far smaller than the last. The third needs twice as many products.
+ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Attempt(40, 200, 31, 8, 1e-10))
 
 
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
-    S, adjoint = _power(T, attempt.power), _power(T.conj().T.tocsr(), attempt.power)
+    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Less to read than int64.
+    with steps("sparse spectral radius", None, "product") as done:
+        return _by_powers(T, attempt, done)
+
+
+def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> float | None:
+    S, adjoint = (_power(X, attempt.power, done) for X in (T, T.conj().T.tocsr()))
     rng = np.random.default_rng(attempt.power)
     theta, X = _ritz_pairs(S, T, attempt, rng)
     if not len(theta) or _expected(np.abs(theta), len(X)) > PRODUCTS / attempt.power:
@@ -214,7 +229,12 @@ def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Genera
     start = rng.standard_normal(n).astype(T.dtype)
     try:
         theta, X = eigs(
-            S, attempt.values, ncv=min(attempt.columns, n), v0=start, tol=RESIDUAL, maxiter=attempt.restarts
+            S,
+            attempt.values,
+            ncv=min(attempt.columns, n),
+            v0=start,
+            tol=attempt.residual,
+            maxiter=attempt.restarts,
         )
     except ArpackNoConvergence as some:
         theta, X = some.eigenvalues, some.eigenvectors

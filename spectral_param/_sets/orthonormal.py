@@ -133,6 +133,9 @@ def _judged(X: Tensor, limit: float) -> tuple[Tensor, Tensor]:
 
 def _nearer(X: Tensor, E: Tensor) -> Tensor:
     """Return the next iterate for each of a batch, or the polar factor of those that are far from the set."""
+    # ‖E‖₂ is at least ‖E‖_F/√n, which shows without a product that a new weight is far.
+    if bool((size_of(E) > _CLOSE * E.shape[-1] ** 0.5).all()):
+        return polar_factor(X)
     S = E @ E
     # Bounds of ‖E‖₂ from above, at most n^(1/4) and n^(1/8) times it. The second one takes another product.
     is_close = size_of(S) <= _CLOSE**2

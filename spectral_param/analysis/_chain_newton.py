@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from spectral_param._progress import shown
 from spectral_param.analysis._chain import Chain
 
 # ρ at the start, relative to that of the closed choice. t grows by this factor where the square of Newton's
@@ -103,7 +104,7 @@ def tightened(chain: Chain, weights: Sequence[Tensor], square: float, steps: int
     y = torch.cat([rho, rho * torch.cat(list(weights))])
     t = (problem.size + problem.units) / float(rho)
     root, failed = torch.linalg.cholesky_ex(problem.matrix(y))
-    for _ in range(steps):
+    for _ in shown("Lipschitz constant", range(steps), "step"):
         if failed:
             return
         gradient, hessian = problem.derivatives(y, root)

@@ -51,13 +51,15 @@ tried: a second for n = 256. The products of a sparse W cost next to nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, product, symmetric_product
+from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 
 # By how much t grows from one minimum to the next, and t/n of the first.
@@ -68,6 +70,11 @@ _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
 _CLOSE, _STEPS = 0.5, 60
 # Sweeps of Osborne's balancing, for a start.
 _SWEEPS = 100
+# Steps of the power method, for a start.
+_POWERS = 20
+# Twice this over λ, Newton's decrement, is the least size of a step that is tried first. A step of 1/λ stays
+# inside if a function is self-concordant; most go one to three times as far.
+_REACH = 2.0
 # Below it e^(-u/2) overflows.
 _LEAST = -1400.0
 
@@ -95,14 +102,12 @@ def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
     unit = power_of_two(W.data if sparse.issparse(W) else W)
     W = W / unit
     d = _balanced(W, math.log(condition) / 2)
-    A = scaled(W, np.exp(d))
-    # ‖A‖² ≤ ‖A‖₁ ‖A‖_∞.
-    sizes = abs(A)
-    square = float(sizes.sum(axis=0).max() * sizes.sum(axis=1).max())
+    square = _about_square(scaled(W, np.exp(d)))
     if square == 0:
         return Scaling(d, 0.0)
     goal = 2 * math.log(enough / unit) if enough > 0 else -math.inf
-    d, u = _minimized(_Norm(W), d, math.log(square) + 1e-3, math.log(condition) / 2, goal)
+    # At u = log 2‖A‖² the derivative of (1) for u is at least 0: a little above the minimum for the first t.
+    d, u = _minimized(_Norm(W), d, math.log(2 * square), math.log(condition) / 2, goal)
     return Scaling(d, unit * math.exp(u / 2))
 
 
@@ -131,6 +136,18 @@ def scaled(W: Any, theta: Array) -> Any:
         data = theta[entries.row] * entries.data / theta[entries.col]
         return sparse.csr_array((data, (entries.row, entries.col)), shape=W.shape)
     return theta[:, None] * W / theta
+
+
+def _about_square(A: Any) -> float:
+    """Return about ‖A‖², at most ‖A‖² and rarely less than half of it; 0 for A = 0 alone."""
+    x = np.random.default_rng(0).standard_normal(A.shape[1])
+    square = float(np.linalg.norm(x))
+    for _ in range(_POWERS):
+        x = product(A.T, product(A, x / square))
+        square = float(np.linalg.norm(x))
+        if square == 0:
+            break
+    return square
 
 
 def _balanced(W: Any, c: float) -> Array:
@@ -165,16 +182,15 @@ class _Norm:
         if not u > _LEAST:  # exp(-u/2) would overflow; the line search halves the step.
             return None
         A = scaled(self.W, np.exp(d)) * math.exp(-u / 2)
-        gram = -_dense(_product(A.T, A))
+        gram = -symmetric_product(A.T, A)
         gram.flat[:: len(gram) + 1] += 1
         return _factored(A, gram)
 
     def derivatives(self, A: Any, F: Array) -> tuple[Array, Array]:
         """Return the first and second derivatives for (d, u), ``(n + 1,)`` and ``(n + 1, n + 1)``."""
         R = _inverse(F)
-        B = _product(A, R)
-        L = _product(A, B.T)  # Without the I, and symmetric.
-        L = (L + L.T) / 2
+        B = product(A, R)
+        L = symmetric_product(A, B.T)  # Without the I.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1
@@ -206,26 +222,15 @@ class _Abscissa:
     def derivatives(self, A: Array, F: Array) -> tuple[Array, Array]:
         G = _inverse(F)
         N = (A - A.T) / 2
-        Q = _product(N, G)
+        Q = product(N, G)
         P = G * A
         P = P + P.T
-        H = 2 * (Q * Q.T - G * _product(Q, N)) - P
+        H = 2 * (Q * Q.T - G * product(Q, N)) - P
         H.flat[:: len(G) + 1] += P.sum(axis=1)
-        G2 = _product(G, G)
+        G2 = product(G, G)
         first = (A * G).sum(axis=1) - (A * G).sum(axis=0)
         mixed = (A * G2).sum(axis=0) - (A * G2).sum(axis=1)
         return _joined(first, -np.trace(G), H, mixed, np.trace(G2))
-
-
-def _dense(X: Any) -> Array:
-    return X.toarray() if sparse.issparse(X) else X
-
-
-def _product(X: Any, Y: Any) -> Any:
-    """Return X Y, of arrays by torch, whose BLAS waits less for a busy core than numpy's."""
-    if sparse.issparse(X):
-        return X @ Y
-    return (torch.from_numpy(X) @ torch.from_numpy(Y)).numpy()
 
 
 def _factored(A: Any, M: Array) -> tuple[Any, Array, float] | None:
@@ -256,8 +261,22 @@ def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
     """Return the minimizer (d, u) for the last t, or for the first one with u ≤ ``goal``."""
+    last = len(d) * (_LAST if len(d) <= _LARGE else _LAST_OF_LARGE)
+    total = 1 + round(math.log(last / (len(d) * _FIRST), _GROWTH))
+    with steps("diagonal coordinates", total, "accuracy") as done:
+        return _followed(barrier, d, u, c, goal, last, done)
+
+
+def _followed(
+    barrier: _Norm | _Abscissa,
+    d: Array,
+    u: float,
+    c: float,
+    goal: float,
+    last: float,
+    done: Callable[[int], object],
+) -> tuple[Array, float]:
     n = len(d)
-    last = n * (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
         """Return (1) for x = (d, u), A and the factor."""
@@ -267,7 +286,10 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
         return t * float(x[n]) + found[2] - float(np.log1p(-((x[:n] / c) ** 2)).sum()), found[:2], x
 
     t = n * _FIRST
-    value, factors, x = at(np.append(d, u), t)
+    reach = _REACH
+    while (start := at(np.append(d, u), t))[0] == math.inf:
+        u += 1.0
+    value, factors, x = start
     while True:
         for _ in range(_STEPS):
             gradient, hessian = barrier.derivatives(*factors)
@@ -277,12 +299,18 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
             decrement = -float(gradient @ step)
             if not decrement > 0:  # Rounding.
                 return x[:n], float(x[n])
-            moved = _searched(lambda size, x=x, step=step, t=t: at(x + size * step, t), value, decrement)
+            first = min(1.0, 2 * reach / decrement**0.5)
+            moved, size = _searched(
+                lambda size, x=x, step=step, t=t: at(x + size * step, t), value, decrement, first
+            )
             if moved is None:
                 return x[:n], float(x[n])
             value, factors, x = moved
+            if size < 1:
+                reach = max(_REACH, size * decrement**0.5)
             if decrement < _CLOSE:
                 break
+        done(1)
         if x[n] <= goal or t >= last:
             return x[:n], float(x[n])
         # Along the path of minima, x(t) = x(∞) + O(1/t), as far as it is inside.
@@ -294,15 +322,15 @@ def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: f
         t = grown
 
 
-def _searched(at: Any, value: float, decrement: float) -> Any:
-    """Return the first point, halving the step, at which the function has decreased enough, or None."""
-    size = 1.0
-    while size > 1e-8:
+def _searched(at: Any, value: float, decrement: float, size: float) -> tuple[Any, float]:
+    """Return the first point at which the function has decreased enough, or None, halving the step's size."""
+    least = 1e-8 * size
+    while size > least:
         moved = at(size)
         if moved[0] <= value - 0.1 * size * decrement:
-            return moved
+            return moved, size
         size /= 2
-    return None
+    return None, size
 
 
 def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:

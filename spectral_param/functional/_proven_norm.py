@@ -19,7 +19,7 @@ import torch
 from scipy import sparse
 
 from spectral_param._eigen.hermitian import is_below
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, symmetric_product
 from spectral_param._scale import power_of_two
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -33,8 +33,7 @@ def norm_bound(A: Any) -> float:  # (m, n)
     unit = power_of_two(A.data if sparse.issparse(A) else A)
     A = A / unit
     n = max(A.shape)
-    gram = A.T @ A if A.shape[0] >= A.shape[1] else A @ A.T
-    gram = gram.toarray() if sparse.issparse(gram) else gram
+    gram = symmetric_product(A.T, A) if A.shape[0] >= A.shape[1] else symmetric_product(A, A.T)
     square = _estimate(gram)
     if square == 0:
         return 0.0

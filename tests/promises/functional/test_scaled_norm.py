@@ -34,9 +34,10 @@ def test_a_nonnegative_matrix_has_its_spectral_radius() -> None:
     torch.testing.assert_close(scaled_norm(W), spectral_radius(W), rtol=1e-6, atol=0)
 
 
-def test_the_norm_of_an_orthogonal_matrix_is_the_least() -> None:
-    Q = torch.linalg.qr(torch.randn(12, 12, dtype=torch.float64)).Q
-    units = torch.logspace(-3, 3, 12, dtype=torch.float64)
+@pytest.mark.parametrize("n", [12, 200])  # 200: products of two blocks.
+def test_the_norm_of_an_orthogonal_matrix_is_the_least(n) -> None:
+    Q = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64)).Q
+    units = torch.logspace(-3, 3, n, dtype=torch.float64)
     for W in (Q, units[:, None] * Q / units):
         assert abs(scaled_norm(W) - 1) <= 1e-6
 

@@ -134,7 +134,8 @@ def model(to: To) -> Any:
         parameter.data.add_(0.1)
     before = net[1].weight.detach().clone()
     sp.rebase(net)
-    groups = sp.param_groups(net, lr=0.1)
+    with sp.progress():
+        groups = sp.param_groups(net, lr=0.1)
     found = sp.num_free_parameters(net), [len(group["params"]) for group in groups]
     after = net[1].weight.detach().clone()
     sp.remove(net)

@@ -54,6 +54,33 @@ def test_hundreds_of_nodes_are_proven(kind, rng, no_lapack) -> None:
     assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)
 
 
+@pytest.mark.parametrize("attempt", sparse.ATTEMPTS)
+@pytest.mark.parametrize("kind", ["Gaussian", "complex", "mostly forward"])
+def test_each_attempt_proves_the_radius_by_itself(attempt, kind, rng, monkeypatch, no_lapack) -> None:
+    T = KINDS[kind](300, rng)
+    monkeypatch.setattr(sparse, "ATTEMPTS", (attempt,))
+    assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)
+
+
+@pytest.mark.parametrize("residual", [1e-5, 1e-1])
+def test_ritz_vectors_that_have_not_converged_never_give_another_radius(residual, rng, monkeypatch) -> None:
+    """A proof may then fail, and LAPACK is asked."""
+    monkeypatch.setattr(_paths, "SPARSE_DENSE", 40)
+    monkeypatch.setattr(sparse, "ATTEMPTS", (sparse._Attempt(16, 40, 3, 2, residual),))
+    for kind in ("Gaussian", "signs", "small world", "nearly equal blocks", "cycle with chords"):
+        T = KINDS[kind](150, rng)
+        assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8), kind
+
+
+def test_the_largest_matrices_leave_the_first_attempt_out(rng, monkeypatch, no_lapack) -> None:
+    T = graph(300, rng)
+    monkeypatch.setattr(sparse, "LARGE", 100)
+    asked = []
+    monkeypatch.setattr(sparse, "_by_ritz_values", lambda B, attempt: asked.append(attempt) or 1.0)
+    assert sparse.spectral_radius(T) == 1.0 * sparse.power_of_two(T.data)
+    assert asked == [sparse.ATTEMPTS[1]]
+
+
 @pytest.mark.parametrize("scale", [1e-250, 1e-20, 1e20, 1e250])
 def test_scale_does_not_matter(scale, rng) -> None:
     T = graph(60, rng)

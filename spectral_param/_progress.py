@@ -1,0 +1,72 @@
+"""Bars that show how far a long computation is, for who asks for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# The class of bars, or None where nobody asked.
+_bars: ContextVar[Callable[..., contextlib.AbstractContextManager[object]] | None] = ContextVar(
+    "bars", default=None
+)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[None]:
+    """Show by bars of tqdm how far the long computations within the ``with`` statement are.
+
+    Off by default; tqdm is imported here alone. These have bars:
+
+    - :func:`constrain`: the weights that are registered,
+    - :func:`spectral_param.functional.scaled_norm`, :func:`spectral_param.init.echo_state_` and
+      ``lyapunov_certificate(metric="diagonal")``: the accuracies that the search passes, each ten times
+      finer,
+    - the spectral radius of a sparse matrix: products with the matrix, whose number is not known beforehand,
+    - :func:`spectral_param.analysis.lipschitz` with ``steps``: the Newton steps,
+    - the choices of :class:`spectral_param.dynamics.StableLinearModel`, as with ``verbose=1``.
+
+    :ref:`Costs <waits>` say how long each takes. Results do not depend on the bars.
+
+    Raises:
+        ImportError: If tqdm is not installed.
+
+    Example:
+        >>> with spectral_param.progress():
+        ...     layer = spectral_param.constrain(
+        ...         torch.nn.Linear(64, 64), "weight", spectral_param.ScaledCayley()
+        ...     )
+    """
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        raise ImportError(
+            "progress: expected tqdm, which draws the bars. Install it: pip install tqdm"
+        ) from None
+    token = _bars.set(tqdm)
+    try:
+        yield
+    finally:
+        _bars.reset(token)
+
+
+def shown(title: str, each: Sequence[T], unit: str) -> Iterator[T]:
+    """Yield each of them, and draw a bar within :func:`progress`."""
+    with steps(title, len(each), unit) as done:
+        for one in each:
+            yield one
+            done(1)
+
+
+@contextlib.contextmanager
+def steps(title: str, total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
+    """Yield a callback for the number of steps that are done, which draws a bar within :func:`progress`."""
+    bars = _bars.get()
+    if bars is None:
+        yield lambda _: None
+        return
+    with bars(total=total, desc=title, unit=unit, leave=False) as bar:
+        yield bar.update  # type: ignore[attr-defined]
