@@ -50,6 +50,17 @@ def test_blocks_without_a_way_back_have_the_norm_of_the_largest() -> None:
     assert scaled_norm(W, condition=100.0) > 0.951
 
 
+@pytest.mark.parametrize("n", [9, 40, pytest.param(300, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("diagonal", [0.0, 0.1])
+def test_a_triangular_matrix_its_transpose_and_its_rows_in_another_order(n, diagonal) -> None:
+    """The least norm of Wᵀ, by Θ⁻¹, and of PWPᵀ, is that of W. Without a way back, Θ goes to its bounds."""
+    torch.manual_seed(0)
+    W = torch.randn(n, n, dtype=torch.float64).triu(1) / n**0.5 + diagonal * torch.eye(n)
+    order = torch.randperm(n)
+    found = scaled_norm(torch.stack([W, W.mT, W[order][:, order]]))
+    assert found.max() <= found.min() * (1 + 1e-6)
+
+
 def test_no_matrix_is_too_large_or_small_and_zero_has_the_norm_zero() -> None:
     W = torch.randn(5, 5, dtype=torch.float64)
     for scale in (1e-200, 1e200):
