@@ -34,7 +34,6 @@ import scipy.linalg
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
 from spectral_param.dynamics._eigenvalues import clipped, within
-from spectral_param.dynamics._rollout import driven_states
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
 from spectral_param.dynamics._states.subspace import longest_span, start_of
 
@@ -259,9 +258,18 @@ def _driven(A: Array, x: Array, driven: Array) -> Array:
     for k, piece in enumerate(pieces):
         found[k + 1] = found[k] @ A.T + piece
     powers = responses(A, np.eye(n), size + 1)
-    first = driven_states(powers[size], x, found[size, :-1])
+    first = _firsts(powers[size], x, found[size])
     found = found[:size] + np.einsum("kij,pj->kpi", powers[:size], first)
     return found.swapaxes(0, 1).reshape(-1, n)[:rows]
+
+
+def _firsts(power: Array, x: Array, onto: Array) -> Array:
+    """Return the states at the first rows of pieces, the first of which is x, from what each brings alone."""
+    found = np.empty_like(onto)
+    found[0] = x
+    for k in range(1, len(onto)):
+        found[k] = power @ found[k - 1] + onto[k - 1]
+    return found
 
 
 def responses(predictor: Array, C: Array, number: int) -> Array:
@@ -288,9 +296,7 @@ def _convolved(A: Array, H: Array, M: Array) -> Array:
     within = np.lib.stride_tricks.sliding_window_view(before, size, axis=0).reshape(-1, size)
     powers = responses(A, np.eye(n), size + 1)
     onto = (powers[:size].reshape(size, n * n).T @ pieces).reshape(number, n, n * columns)
-    first = np.zeros_like(onto)  # the states at the first rows of the pieces
-    for k in range(1, number):
-        first[k] = powers[size] @ first[k - 1] + onto[k - 1]
+    first = _firsts(powers[size], 0 * onto[0], onto)
     found: Array = within @ pieces
     found += (H[:size].reshape(-1, n) @ first).reshape(found.shape)
     return found.reshape(number * size, p, n, columns)[:rows]

@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "pieces: the states at the first row of a piece have what the piece before brought alone",
         "spectral_param/dynamics/_states/refine.py",
-        "powers[size] @ first[k - 1] + onto[k - 1]",
+        "power @ found[k - 1] + onto[k - 1]",
         "onto[k - 1]",
         "gradient",
     ),
