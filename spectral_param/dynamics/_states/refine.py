@@ -16,8 +16,9 @@ is unstable, K is replaced by the gain of the Kalman filter of the same noise, w
 is stable.
 
 Derivatives: with H(k) = C (A − KC)^(k−1) for k ≥ 1, a change of A by e_i e_jᵀ moves ŷ by the convolution of
-H e_i with x̂_j, one of K with e_j, of B with u_j; one of C, D and d by the direct term less K times these. All
-convolutions are done by FFT.
+H e_i with x̂_j, one of K with e_j, of B with u_j; one of C, D and d by the direct term less K times these.
+Rows are cut into pieces of about √N: a product of matrices convolves within a piece, and the states at its
+first row bring in what went before.
 
 Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and 10.2.
 """
@@ -28,13 +29,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.fft
 import scipy.linalg
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
 from spectral_param.dynamics._eigenvalues import clipped, within
-from spectral_param.dynamics._rollout import driven_states
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
 from spectral_param.dynamics._states.subspace import longest_span, start_of
 
@@ -144,10 +143,12 @@ class Likelihood:
         white = _whitening(noise)
         left, right, bases = [], [], []
         for Y, U in self.recordings:
-            H = responses(predictor, C, len(Y))
-            target = (Y - _convolved("kpi,ki->kp", H, Y @ K.T)) @ white.T
-            basis, solve = basis_of((white @ H).reshape(-1, n))
-            flat, of = target.ravel(), (white @ self._linear(K, H, U)).reshape(len(Y) * p, -1)
+            H = responses(predictor, white @ C, len(Y))
+            target = (Y - _driven(predictor, np.zeros(n), Y @ K.T) @ C.T) @ white.T
+            basis, solve = basis_of(H.reshape(-1, n))
+            given = self._given(U)
+            linear = self._linear(white, K, _convolved(predictor, H, given), given)
+            flat, of = target.ravel(), linear.reshape(len(Y) * p, -1)
             left.append(of - basis @ (basis.T @ of))
             right.append(flat - basis @ (basis.T @ flat))
             bases.append((solve, flat, of))
@@ -171,14 +172,19 @@ class Likelihood:
             d = rest
         return FilterPoint(chart, C, K, B, D, d, error, noise, residuals, first)
 
-    def _linear(self, K: Array, H: Array, U: Array) -> Array:
-        """Return the derivatives of ŷ with respect to B, D and d, ``(rows, p, number)``."""
-        rows, n, m, p = len(U), len(K), self.m, self.p
-        given = np.hstack([U, np.ones((rows, int(self.options.offset)))])
-        moved = _convolved("kpi,kj->kpij", H, given)
+    def _given(self, U: Array) -> Array:
+        """Return the inputs, and the constant where there is an offset."""
+        return np.hstack([U, np.ones((len(U), int(self.options.offset)))])
+
+    def _linear(self, white: Array, K: Array, moved: Array, given: Array) -> Array:
+        """Return the derivatives of the whitened ŷ with respect to B, D and d, ``(rows, p, number)``.
+
+        ``moved`` has the whitened convolutions of what is ``given``.
+        """
+        rows, n, m, p = len(given), len(K), self.m, self.p
         parts = [moved[..., :m].reshape(rows, p, n * m)]
-        through = -np.einsum("kpij,il->kplj", moved, K)
-        through[:, np.arange(p), np.arange(p)] += given[:, None]
+        through = -(K.T @ moved)
+        through += white[:, :, None] * given[:, None, None]
         if self.options.feedthrough:
             parts.append(through[..., :m].reshape(rows, p, p * m))
         if self.options.offset:
@@ -200,16 +206,18 @@ class Likelihood:
         total: Any = 0.0
         for (_, U), e, X in zip(self.recordings, point.residuals, self._states(point), strict=True):
             rows = len(e)
-            H = responses(point.predictor, point.C, rows)
-            moved = _convolved("kpi,kj->kpij", H, np.hstack([X, e]))
+            H = responses(point.predictor, white @ point.C, rows)
+            given = self._given(U)
+            moved = _convolved(point.predictor, H, np.hstack([X, e, given]))
             in_A = chart.pull(moved[..., :n])
-            in_K = moved[..., n:].reshape(rows, p, n * p)
-            in_C = -np.einsum("kpij,il->kplj", moved[..., :n], K)
-            in_C[:, np.arange(p), np.arange(p)] += X[:, None]
-            linear = self._linear(K, H, U)
-            both = np.concatenate([in_A, in_K, in_C.reshape(rows, p, p * n), linear, -e[..., None]], axis=2)
-            both = (white @ both).reshape(rows * p, -1)
-            basis, _ = basis_of((white @ H).reshape(-1, n))
+            in_K = moved[..., n : n + p].reshape(rows, p, n * p)
+            in_C = -(K.T @ moved[..., :n])
+            in_C += white[:, :, None] * X[:, None, None]
+            linear = self._linear(white, K, moved[..., n + p :], given)
+            left = -(e @ white.T)[..., None]
+            both = np.concatenate([in_A, in_K, in_C.reshape(rows, p, p * n), linear, left], axis=2)
+            both = both.reshape(rows * p, -1)
+            basis, _ = basis_of(H.reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
         number = len(chart.x) + 2 * n * p
@@ -250,9 +258,18 @@ def _driven(A: Array, x: Array, driven: Array) -> Array:
     for k, piece in enumerate(pieces):
         found[k + 1] = found[k] @ A.T + piece
     powers = responses(A, np.eye(n), size + 1)
-    first = driven_states(powers[size], x, found[size, :-1])
+    first = _firsts(powers[size], x, found[size])
     found = found[:size] + np.einsum("kij,pj->kpi", powers[:size], first)
     return found.swapaxes(0, 1).reshape(-1, n)[:rows]
+
+
+def _firsts(power: Array, x: Array, onto: Array) -> Array:
+    """Return the states at the first rows of pieces, the first of which is x, from what each brings alone."""
+    found = np.empty_like(onto)
+    found[0] = x
+    for k in range(1, len(onto)):
+        found[k] = power @ found[k - 1] + onto[k - 1]
+    return found
 
 
 def responses(predictor: Array, C: Array, number: int) -> Array:
@@ -266,12 +283,23 @@ def responses(predictor: Array, C: Array, number: int) -> Array:
     return found
 
 
-def _convolved(columns: str, H: Array, M: Array) -> Array:
-    """Return the convolutions of columns of H and M, one row later: a state acts from the next row on."""
-    size = scipy.fft.next_fast_len(2 * len(M), real=True)
-    FH, FM = (scipy.fft.rfft(of, size, axis=0) for of in (H, np.concatenate([0 * M[:1], M[:-1]])))
-    found: Array = scipy.fft.irfft(np.einsum(columns, FH, FM), size, axis=0)[: len(M)]
-    return found
+def _convolved(A: Array, H: Array, M: Array) -> Array:
+    """Return Σ_{l<k} C A^(k−1−l) e_i M_lj for all rows k, ``(rows, p, n, columns)``; H has C Aᵏ."""
+    (rows, p, n), columns = H.shape, M.shape[1]
+    size = math.isqrt(rows)
+    number = -(-rows // size)
+    pieces = np.zeros((number * size, columns))
+    pieces[:rows] = M
+    # The last row of each first; a copy, for matmul has no BLAS for rows in reverse.
+    pieces = pieces.reshape(number, size, columns)[:, ::-1].copy()
+    before = np.concatenate([np.zeros((size, p, n)), H[: size - 1]])
+    within = np.lib.stride_tricks.sliding_window_view(before, size, axis=0).reshape(-1, size)
+    powers = responses(A, np.eye(n), size + 1)
+    onto = (powers[:size].reshape(size, n * n).T @ pieces).reshape(number, n, n * columns)
+    first = _firsts(powers[size], 0 * onto[0], onto)
+    found: Array = within @ pieces
+    found += (H[:size].reshape(-1, n) @ first).reshape(found.shape)
+    return found.reshape(number * size, p, n, columns)[:rows]
 
 
 def basis_of(M: Array) -> tuple[Array, Array]:

@@ -6,8 +6,15 @@ FAULTS = (
     Fault(
         "hidden: the derivative by C forgets that the filter reads C",
         "spectral_param/dynamics/_states/refine.py",
-        'in_C = -np.einsum("kpij,il->kplj", moved[..., :n], K)',
-        'in_C = 0 * np.einsum("kpij,il->kplj", moved[..., :n], K)',
+        "in_C = -(K.T @ moved[..., :n])",
+        "in_C = 0 * (K.T @ moved[..., :n])",
+        "gradient",
+    ),
+    Fault(
+        "pieces: the states at the first row of a piece have what the piece before brought alone",
+        "spectral_param/dynamics/_states/refine.py",
+        "power @ found[k - 1] + onto[k - 1]",
+        "onto[k - 1]",
         "gradient",
     ),
     Fault(
