@@ -45,7 +45,8 @@ For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - 
 Cost
 ----
 A step is one inverse, one solve and a few products. 20 to 40 steps were needed for most matrices that were
-tried, a second for n = 256; up to 160 for triangular ones and others without a way back. The products of a sparse W cost next to nothing.
+tried, a second for n = 256; up to 160 for triangular ones and others without a way back. The products of a
+sparse W cost next to nothing.
 """
 
 from __future__ import annotations
