@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class InSet(OfWeight):
     #: is not asked whether a step left something finite.
     keeps_non_finite = False
 
-    def shared_set(self) -> Hashable:
+    def shared_set(self) -> object:
         """Return what constraints of one set have in common: the weights of them are put back together.
 
         By default the constraint itself.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from torch import Tensor
 
 from spectral_param._context import is_on_host
@@ -37,7 +35,7 @@ class Orthonormal(Parametrization):
         """Return the nearest members, without waiting where that can be."""
         return orthonormal.near(W, eps) if is_on_host(W) else orthonormal.near_without_waiting(W, eps)[0]
 
-    def shared_set(self) -> Hashable:
+    def shared_set(self) -> object:
         """Return the name of the set, whatever map is asked for."""
         return Orthonormal
 
