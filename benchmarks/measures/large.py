@@ -26,11 +26,17 @@ from benchmarks.table import Table, load, marked
 from benchmarks.task import Task
 
 DEPENDS = (
-    "spectral_param",
-    ":(exclude)spectral_param/analysis",
-    ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing",
+    "spectral_param/_eigen",
+    "spectral_param/_map.py",
+    "spectral_param/_paths.py",
+    "spectral_param/_parametrizations/base.py",
+    "spectral_param/_parametrizations/measured.py",
+    "spectral_param/_parametrizations/memory.py",
+    "spectral_param/_parametrizations/scaled_cayley.py",
+    "spectral_param/_parametrizations/spectral_norm.py",
+    "spectral_param/_parametrizations/spectral_radius.py",
+    "spectral_param/_sets/orthonormal.py",
+    "spectral_param/functional/_cayley.py",
     "benchmarks/measures/large.py",
 )
 # Memory of what is counted beside the tensors differs a little.

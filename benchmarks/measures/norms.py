@@ -27,11 +27,13 @@ from benchmarks.task import Task
 from spectral_param._eigen import symbol
 
 DEPENDS = (
-    "spectral_param",
-    ":(exclude)spectral_param/analysis",
-    ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing",
+    "spectral_param/_eigen",
+    "spectral_param/_map.py",
+    "spectral_param/_paths.py",
+    "spectral_param/_parametrizations/base.py",
+    "spectral_param/_parametrizations/measured.py",
+    "spectral_param/_parametrizations/memory.py",
+    "spectral_param/_parametrizations/spectral_norm.py",
     "benchmarks/measures/norms.py",
 )
 # Rounding.

@@ -19,7 +19,7 @@ FAULTS = (
         "hurry: the search goes on before it is at the minimum",
         "spectral_param/functional/_diagonal_scaling.py",
         "_CLOSE, _STEPS = 0.5, 1000",
-        "_CLOSE, _STEPS = 0.5, 60",
+        "_CLOSE, _STEPS = 5.0, 1000",
         "triangular",
     ),
     Fault(
