@@ -17,7 +17,7 @@ _bars: ContextVar[Callable[..., contextlib.AbstractContextManager[object]] | Non
 
 @contextlib.contextmanager
 def progress() -> Iterator[None]:
-    """Show by bars of tqdm how far the long computations within the ``with`` statement are.
+    """Show with bars of tqdm how far the long computations inside the ``with`` statement are.
 
     Off by default; tqdm is imported here alone. These have bars:
 
