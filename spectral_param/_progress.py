@@ -1,4 +1,4 @@
-"""Bars that show how far a long computation is, for who asks for them."""
+"""Progress bars for long computations, on request."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ _bars: ContextVar[Callable[..., contextlib.AbstractContextManager[object]] | Non
 
 @contextlib.contextmanager
 def progress() -> Iterator[None]:
-    """Show with bars of tqdm how far the long computations inside the ``with`` statement are.
+    """Show progress bars (tqdm) for the long computations in a ``with`` block, in this thread.
 
-    Off by default; tqdm is imported here alone. These have bars:
+    Off by default. Only this function imports tqdm. These computations have bars, among others:
 
     - :func:`constrain`: the weights that are registered,
     - :func:`spectral_param.functional.scaled_norm`, :func:`spectral_param.init.echo_state_` and
-      ``lyapunov_certificate(metric="diagonal")``: the accuracies that the search passes, each ten times
-      finer,
+      ``lyapunov_certificate(metric="diagonal")``: one step for each factor of ten in accuracy,
     - the spectral radius of a sparse matrix: products with the matrix, whose number is not known beforehand,
     - :func:`spectral_param.analysis.lipschitz` with ``steps``: the Newton steps,
     - the choices of :class:`spectral_param.dynamics.StableLinearModel`, as with ``verbose=1``.
 
-    :ref:`Costs <waits>` say how long each takes. Results do not depend on the bars.
+    For how long they take, see :ref:`Costs <waits>`. Results do not depend on the bars.
 
     Raises:
         ImportError: If tqdm is not installed.

@@ -84,7 +84,7 @@ class DoublyStochastic(Parametrization):
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), 10 * W.shape[-1] * eps
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: near ones have positive entries alone."""
+        """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""
         return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class InSet(OfWeight):
     def put_back(self, W: Tensor, eps: float) -> Tensor:
         """Return members near finite matrices, after a step of an optimizer; a member keeps its bits.
 
-        What it follows from step to step belongs to this weight alone. So what comes out depends on the steps
+        What a constraint remembers between steps is of this weight alone. So the result depends on the steps
         alone, and processes with equal weights keep equal weights. By default it is the member of
         :meth:`near` where :meth:`outside` says so.
 
@@ -61,7 +61,8 @@ class InSet(OfWeight):
             W: Matrices ``(..., m, n)`` in single or double precision. The caller does not change them.
             eps: Relative rounding error of the entries.
         """
-        return self.member(W, eps, is_first=True)
+        # Not eps: what half precision may be outside would hide what the step has done.
+        return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
 
     #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
     #: is not asked whether a step left something finite.
@@ -77,9 +78,11 @@ class InSet(OfWeight):
     def refusal(self) -> str | None:
         """Return why no optimizer can hold a weight in this set, and what to do instead; None if it can.
 
-        By default one can if the class has :meth:`near`.
+        By default one can if the class has :meth:`near` or :meth:`put_back`.
         """
-        return by_map_alone(self) if type(self).near is InSet.near else None
+        kind = type(self)
+        has_none = kind.near is InSet.near and kind.put_back is InSet.put_back
+        return by_map_alone(self) if has_none else None
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for matrices of a size or dtype that are not taken. By default all are."""
@@ -284,14 +287,16 @@ class InSet(OfWeight):
 
 
 def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
-    """Return the members ``near`` X, but X where it would move by at most 32 rounding errors."""
+    """Return ``near``; X where the two differ by at most 32 rounding errors, or one of half precision."""
     move, size = (torch.linalg.vector_norm(Z, dim=(-2, -1)) for Z in (near - X, X))
+    own = torch.finfo(X.dtype).eps
+    limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
     # Not `move > ...`: where that is NaN, the matrix stays, too.
-    return torch.where((move > _ROUNDINGS * eps * size)[..., None, None], near, X)
+    return torch.where((move > limit * size)[..., None, None], near, X)
 
 
 def by_map_alone(constraint: nn.Module) -> str:
-    """Return :meth:`InSet.refusal` of a constraint without a projection for each step of an optimizer."""
+    """Return the refusal of a constraint that has no projection for the steps of an optimizer."""
     return (
         "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
         f"{type(constraint).__name__}, whose weight its map alone holds. Leave out the optimizer, to hold "

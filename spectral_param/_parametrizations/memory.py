@@ -69,15 +69,20 @@ class _Read(NamedTuple):
     weight: Tensor  # The same as PyTorch holds it.
     pull_back: PullBack
     reference: Callable[..., Tensor]
-    unwritten: list[Tensor]  # A copy of the weight that nothing writes to, once a read without a graph asks.
+    unwritten: list[Tensor]  # Made by the first read without a graph on the host; nothing writes to it.
 
     def copy(self) -> Tensor:
-        """Return the weight, without a graph, in memory of its own as soon as somebody writes to it."""
+        """Return the weight without a graph, on the host copied at the first write."""
+        if not is_on_host(self.weight):
+            # Kernels of CUDA for lists of tensors, as those of optimizers, write without copying.
+            return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
             # Not the weight itself: the pull-back may hold an array of numpy that views its memory, which is
             # freed once all tensors that share it have been written to.
             with torch.inference_mode(False), torch.no_grad():
-                self.unwritten.append(self.weight.clone(memory_format=torch.contiguous_format))
+                unwritten = self.weight.clone(memory_format=torch.contiguous_format)
+                unwritten._lazy_clone()  # Before another thread has it: the first clone changes the original.
+            self.unwritten.append(unwritten)
         # Its memory is copied at the first write to it, be it through `.data`, a view, numpy or DLPack.
         copy: Tensor = self.unwritten[0]._lazy_clone()
         return copy

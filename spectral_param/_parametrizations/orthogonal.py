@@ -32,15 +32,26 @@ class Orthonormal(Parametrization):
     keeps_non_finite = True
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return the nearest members, without waiting where that can be."""
+        """Return the nearest members; on a device without waiting for it.
+
+        A subclass with a set of its own gets what that says.
+        """
+        if not self._is_shared():
+            return super().put_back(W, eps)
         return orthonormal.near(W, eps) if is_on_host(W) else orthonormal.near_without_waiting(W, eps)[0]
 
     def shared_set(self) -> object:
         """Return the name of the set, whatever map is asked for."""
-        return Orthonormal
+        return Orthonormal if self._is_shared() else super().shared_set()
+
+    def _is_shared(self) -> bool:
+        """Return whether the set is that of this library: a subclass may have another one."""
+        kind = type(self)
+        given = [kind.put_back, kind.near, kind.outside]
+        return all(method.__module__.startswith("spectral_param.") for method in given)
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: of few factors no near member is known."""
+        """Return why no optimizer can hold a weight: with few factors no projection is known."""
         return None if self.is_whole() else by_map_alone(self)
 
     def _set_name(self) -> str:

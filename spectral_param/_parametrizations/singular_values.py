@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
-from spectral_param._parametrizations.in_set import moved
+from spectral_param._parametrizations.in_set import by_map_alone, moved
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
 from spectral_param.functional._checks import is_finite
@@ -126,8 +126,8 @@ class SingularValues(Searched):
         return moved(W, self.near(W), eps)
 
     def refusal(self) -> str | None:
-        """Return None: clipping singular values needs no search."""
-        return None
+        """Return None, since clipping singular values needs no search; a reason for few reflections."""
+        return None if self.left.is_whole() else by_map_alone(self)
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return U, σ, Vᴴ, and by how much each σ is outside the interval, 0 within rounding."""

@@ -73,7 +73,7 @@ class Stochastic(Parametrization):
         return largest_error(W, self.floor, dims=(-1,)), 10 * W.shape[-1] * eps
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: near ones have positive entries alone."""
+        """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""
         return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:

@@ -193,7 +193,8 @@ def remove(module: M, tensor_name: str = "*") -> M:
             continue
         remove_parametrizations(owner, name)
         plain = getattr(owner, name)
-        plain.data = plain.data.contiguous()
+        # Not what a read returned, whose memory is copied at the first write.
+        plain.data = plain.data.clone(memory_format=torch.contiguous_format)
     if left:
         warnings.warn(
             f"remove: left {'; '.join(left)}, which no constraint of this library acts on. To remove these, "

@@ -13,14 +13,14 @@ FAULTS = (
     Fault(
         "own-set: a set that a user wrote is left by the steps",
         "spectral_param/_parametrizations/in_set.py",
-        "        return self.member(W, eps, is_first=True)\n",
+        "        return self.member(W, torch.finfo(W.dtype).eps, is_first=True)\n",
         "        return W\n",
         "ones_own",
     ),
     Fault(
         "moved: a member is put back once more, by a hook that runs twice",
         "spectral_param/_parametrizations/in_set.py",
-        "    return torch.where((move > _ROUNDINGS * eps * size)[..., None, None], near, X)\n",
+        "    return torch.where((move > limit * size)[..., None, None], near, X)\n",
         "    return near\n",
         "every_set and singular",
     ),

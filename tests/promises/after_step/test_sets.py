@@ -1,5 +1,6 @@
 """A plain weight that is put back into its set after each step of its optimizer: the sets."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -216,3 +217,62 @@ def test_a_set_without_a_projection_is_refused() -> None:
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     with refused("Sine", "by its map"):
         sp.constrain(layer, "weight", Sine(), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("make", [Sphere, lambda: sp.SpectralNorm(1.0), lambda: sp.SpectralRadiusNorm(0.9)])
+def test_half_precision_hides_no_step(make) -> None:
+    layer = nn.Linear(64, 64, dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    constraint = make()
+    sp.constrain(layer, "weight", constraint, optimizer=optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (layer.weight * torch.randn_like(layer.weight)).sum().backward()
+        optimizer.step()
+        # What each entry may lose, and the norm of all of that: no more than twice an error of the whole.
+        W, eps = layer.weight.detach().float(), torch.finfo(torch.bfloat16).eps
+        exact = copy.deepcopy(constraint).project(W)
+        assert torch.linalg.matrix_norm(W - exact) <= 2 * eps * torch.linalg.matrix_norm(W)
+
+
+def test_a_subclass_has_the_set_that_it_says() -> None:
+    class Rotation(sp.ScaledCayley):
+        """Of determinant 1."""
+
+        def outside(self, W: torch.Tensor, eps: float) -> Any:
+            distance, resolution = super().outside(W, eps)
+            return torch.where(torch.linalg.det(W) < 0, distance.clamp(min=2), distance), resolution
+
+        def near(self, W: torch.Tensor) -> torch.Tensor:
+            W = super().near(W)
+            sign = torch.linalg.det(W).sign()
+            return torch.cat([W[..., :1] * sign[..., None, None], W[..., 1:]], dim=-1)
+
+    layers = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+    optimizer = torch.optim.SGD(layers.parameters(), 30.0)
+    sp.constrain(layers[0], "weight", sp.ScaledCayley(), optimizer=optimizer)
+    for layer in layers[1:]:
+        sp.constrain(layer, "weight", Rotation(), optimizer=optimizer)
+    for _ in range(4):
+        steps(layers, optimizer, 1)
+        assert max(sp.violation(layers).values()) == 0
+        assert all(torch.linalg.det(layer.weight) > 0 for layer in layers[1:])
+
+
+def test_a_way_back_alone_is_enough_and_few_reflections_have_none() -> None:
+    class Clipped(sp.Parametrization):
+        def reference(self, T: torch.Tensor) -> torch.Tensor:
+            return T.sin()
+
+        def put_back(self, W: torch.Tensor, eps: float) -> torch.Tensor:
+            return W.clamp(-0.1, 0.1)
+
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), 3.0)
+    sp.constrain(layer, "weight", Clipped(), optimizer=optimizer)
+    steps(layer, optimizer, 2)
+    assert layer.weight.abs().max() <= 0.1
+    sp.remove(layer)
+    few = sp.SingularValues(0.1, reflections=2)
+    with refused("SingularValues", "by its map"):
+        sp.constrain(layer, "weight", few, init="paper", optimizer=optimizer)

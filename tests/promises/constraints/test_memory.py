@@ -154,6 +154,17 @@ def test_a_weight_that_is_written_to_leaves_other_reads_alone(write, mode) -> No
     assert torch.equal(layer.weight, before)
 
 
+def test_a_removed_constraint_leaves_memory_that_can_be_freed_and_taken_again() -> None:
+    layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.ScaledCayley())
+    with torch.no_grad():
+        layer.weight.sum()
+        storage = sp.remove(layer).weight.untyped_storage()
+        size = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(size)
+        layer.weight.zero_()  # As FSDP does.
+
+
 @pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SpectralNorm, sp.SchurForm])
 def test_a_weight_outlives_its_layer(make) -> None:
     layer = sp.constrain(torch.nn.Linear(40, 40), "weight", make())
