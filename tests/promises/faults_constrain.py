@@ -13,8 +13,8 @@ FAULTS = (
     Fault(
         "contiguous: a weight is a view of its transpose",
         "spectral_param/_parametrizations/memory.py",
-        "self.unwritten.append(self.weight.clone(memory_format=torch.contiguous_format))",
-        "self.unwritten.append(self.weight.clone())",
+        "unwritten = self.weight.clone(memory_format=torch.contiguous_format)",
+        "unwritten = self.weight.clone()",
         "weights_are_contiguous",
     ),
     Fault(
