@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TypeVar
-
-T = TypeVar("T")
 
 # The class of bars, or None where nobody asked.
 _bars: ContextVar[Callable[..., contextlib.AbstractContextManager[object]] | None] = ContextVar(
@@ -50,14 +47,6 @@ def progress() -> Iterator[None]:
         yield
     finally:
         _bars.reset(token)
-
-
-def shown(title: str, each: Sequence[T], unit: str) -> Iterator[T]:
-    """Yield each of them, and draw a bar within :func:`progress`."""
-    with steps(title, len(each), unit) as done:
-        for one in each:
-            yield one
-            done(1)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.in_set import moved
 from spectral_param._parametrizations.tensors import as_real
 from spectral_param.functional._checks import as_numbers, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
@@ -106,10 +105,6 @@ class SignPattern(Parametrization):
     def near(self, W: Tensor) -> Tensor:
         """Return the nearest member: W with zeros in place of entries of the wrong sign."""
         return torch.where(self._is_wrong(W), 0, W)
-
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices; one that would move by rounding keeps its bits."""
-        return moved(W, self.near(W), eps)
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""

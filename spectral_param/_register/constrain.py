@@ -21,7 +21,7 @@ from spectral_param import _after_step
 from spectral_param._context import has_no_values
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
-from spectral_param._progress import shown
+from spectral_param._progress import steps
 from spectral_param._register.arguments import Init, check_chain, check_gates, check_target
 from spectral_param._register.held import check_not_held, hold
 from spectral_param._register.holders import check_kind, prepared
@@ -134,9 +134,11 @@ def constrain(
     before = [Snapshot(owner, name) for _, owner, name in targets]
     stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_others(owner, name)]
     try:
-        for full, owner, name in shown("constrain", targets, "weight"):
-            with naming(full, tensor_name):
-                _register(owner, name, [prepared(link, owner, name, gates) for link in chain], init)
+        with steps("constrain", len(targets), "weight") as done:
+            for full, owner, name in targets:
+                with naming(full, tensor_name):
+                    _register(owner, name, [prepared(link, owner, name, gates) for link in chain], init)
+                done(1)
     except Exception:
         for snapshot in reversed(before):
             snapshot.restore()

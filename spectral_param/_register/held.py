@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from spectral_param import _after_step
 from spectral_param._context import has_no_values
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._progress import steps
 from spectral_param._register.arguments import Init, check_target
 from spectral_param._register.holders import check_kind, prepared
 from spectral_param._register.targets import names_of, naming
@@ -30,23 +31,24 @@ def hold(
 ) -> None:
     """Hold the weights of the targets after the steps of their optimizers."""
     held: dict[Tensor, tuple[Tensor, Parametrization, Optimizer]] = {}
-    for full, owner, name in targets:
-        with naming(full, pattern):
-            check_kind(owner, name, chain, gates)
-            check_target(owner, name, init)
-            weight = _plain_weight(owner, name, chain)
-            if weight in held:
-                continue
-            check_not_held(owner, name)
-            for other, its_name, _ in names_of(module, weight):
-                check_kind(other, its_name, chain, gates)
-            link = prepared(chain[0], owner, name, gates)
-            assert isinstance(link, Parametrization)
-            _after_step.check_set(link, weight)
-            chosen = _after_step.optimizer_of(weight, optimizers)
-            _after_step.begin(link, weight)
-            link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
-            held[weight] = _start_held(link, weight, init), link, chosen
+    with steps("constrain", len(targets), "weight") as done:
+        for full, owner, name in targets:
+            with naming(full, pattern):
+                check_kind(owner, name, chain, gates)
+                check_target(owner, name, init)
+                weight = _plain_weight(owner, name, chain)
+                if weight not in held:
+                    check_not_held(owner, name)
+                    for other, its_name, _ in names_of(module, weight):
+                        check_kind(other, its_name, chain, gates)
+                    link = prepared(chain[0], owner, name, gates)
+                    assert isinstance(link, Parametrization)
+                    _after_step.check_set(link, weight)
+                    chosen = _after_step.optimizer_of(weight, optimizers)
+                    _after_step.begin(link, weight)
+                    link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
+                    held[weight] = _start_held(link, weight, init), link, chosen
+            done(1)
     for weight, (start, link, chosen) in held.items():
         _after_step.write(weight, start)
         _after_step.hold(names_of(module, weight), link, chosen)

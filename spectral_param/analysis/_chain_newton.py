@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from spectral_param._progress import shown
+from spectral_param._progress import steps
 from spectral_param.analysis._chain import Chain
 
 # ρ at the start, relative to that of the closed choice. t grows by this factor where the square of Newton's
@@ -90,34 +90,36 @@ class _Problem:
         return gradient, hessian
 
 
-def tightened(chain: Chain, weights: Sequence[Tensor], square: float, steps: int) -> Iterator[list[Tensor]]:
+def tightened(chain: Chain, weights: Sequence[Tensor], square: float, most: int) -> Iterator[list[Tensor]]:
     """Yield multipliers Λ after each Newton step; later ones are better.
 
     Args:
         chain: The maps, in good units.
         weights: Feasible Λ.
         square: ρ of these.
-        steps: The number of steps.
+        most: The number of steps.
     """
     problem = _Problem(chain)
     rho = torch.full((1,), _START * square, dtype=torch.float64, device="cpu")
     y = torch.cat([rho, rho * torch.cat(list(weights))])
     t = (problem.size + problem.units) / float(rho)
     root, failed = torch.linalg.cholesky_ex(problem.matrix(y))
-    for _ in shown("Lipschitz constant", range(steps), "step"):
-        if failed:
-            return
-        gradient, hessian = problem.derivatives(y, root)
-        gradient[0] += t
-        factor, failed = torch.linalg.cholesky_ex(hessian)
-        if failed:
-            return
-        move = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        y = y + _length(problem, y, move, root, t) * move
-        root, failed = torch.linalg.cholesky_ex(problem.matrix(y))
-        yield [part / y[0] for part in y[1:].split([len(each) for each in weights])]
-        if float(gradient @ move) > -_CENTRED:
-            t *= _FASTER
+    with steps("Lipschitz constant", most, "step") as done:
+        for _ in range(most):
+            if failed:
+                return
+            gradient, hessian = problem.derivatives(y, root)
+            gradient[0] += t
+            factor, failed = torch.linalg.cholesky_ex(hessian)
+            if failed:
+                return
+            move = -torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+            y = y + _length(problem, y, move, root, t) * move
+            root, failed = torch.linalg.cholesky_ex(problem.matrix(y))
+            yield [part / y[0] for part in y[1:].split([len(each) for each in weights])]
+            if float(gradient @ move) > -_CENTRED:
+                t *= _FASTER
+            done(1)
 
 
 def _length(problem: _Problem, y: Tensor, move: Tensor, root: Tensor, t: float) -> float:

@@ -36,10 +36,11 @@ def shown(monkeypatch):
     return found
 
 
-def constrained():
+def constrained(held=False):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
-    return sp.constrain(model, "*.weight", sp.ScaledCayley())[1].weight
+    optimizer = torch.optim.SGD(model.parameters(), 0.1) if held else None
+    return sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizer)[1].weight
 
 
 def reservoir():
@@ -56,6 +57,7 @@ def tightened():
 
 CALLS = {
     "constrain": (constrained, lambda done, total: done == total == 2),
+    "constrain, with an optimizer": (lambda: constrained(held=True), lambda done, total: done == total == 2),
     "diagonal coordinates": (
         lambda: sp.functional.scaled_norm(torch.eye(5) + torch.ones(5, 5).triu()),
         lambda done, total: 0 < done <= total,
@@ -75,7 +77,7 @@ def test_bars_are_drawn_within_it_alone_and_change_nothing(title, shown) -> None
     assert shown == {}
     with sp.progress():
         loud = call()
-    assert is_right(*shown[title])
+    assert is_right(*shown[title.split(",")[0]])
     np.testing.assert_array_equal(torch.as_tensor(quiet).detach(), torch.as_tensor(loud).detach())
     shown.clear()
     with pytest.raises(RuntimeError, match="elsewhere"), sp.progress():

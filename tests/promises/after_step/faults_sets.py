@@ -18,6 +18,13 @@ FAULTS = (
         "ones_own",
     ),
     Fault(
+        "tiny-sign: a small entry of the wrong sign counts as rounding",
+        "spectral_param/_parametrizations/sign_pattern.py",
+        "    return (pattern * X < 0) & (pattern != _FREE)\n",
+        "    return (pattern * X < -1e-12) & (pattern != _FREE)\n",
+        "however_small",
+    ),
+    Fault(
         "moved: a member is put back once more, by a hook that runs twice",
         "spectral_param/_parametrizations/in_set.py",
         "    return torch.where((move > limit * size)[..., None, None], near, X)\n",

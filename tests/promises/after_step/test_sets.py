@@ -72,6 +72,21 @@ def test_every_set_holds_after_each_step(name) -> None:
     assert sp.violation(layer)["weight"] > 0.01 if name != "diagonal metric" else True
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tiny"), [((5, 7), torch.float64, 1e-19), ((20, 20), torch.float32, 1e-30)]
+)
+def test_a_sign_holds_however_small_the_entry(shape, dtype, tiny) -> None:
+    layer = nn.Linear(*reversed(shape), dtype=dtype)
+    optimizer = torch.optim.SGD(layer.parameters(), 1.0)
+    sp.constrain(layer, "weight", sp.SignPattern(torch.ones(shape)), optimizer=optimizer)
+    with torch.no_grad():
+        layer.weight[0, 1] = -tiny
+        layer.weight[2, 2] = 1.0
+    optimizer.step()
+    assert sp.violation(layer) == {"weight": 0.0}
+    assert layer.weight[0, 1] == 0
+
+
 def test_complex_weights_gates_and_kernels() -> None:
     layer = nn.Linear(6, 8, dtype=torch.complex64)
     optimizer = torch.optim.AdamW(layer.parameters(), 1e-2)
