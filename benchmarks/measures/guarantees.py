@@ -23,10 +23,14 @@ from benchmarks.task import Task
 from examples.papers.runs import flushed_denormals
 
 DEPENDS = (
-    "spectral_param",
-    ":(exclude)spectral_param/analysis",
-    ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/testing",
+    "spectral_param/_eigen",
+    "spectral_param/_map.py",
+    "spectral_param/_parametrizations",
+    "spectral_param/_recurrence",
+    "spectral_param/_sets",
+    "spectral_param/functional",
+    "spectral_param/init.py",
+    "spectral_param/nn",
     "benchmarks/measures/guarantees.py",
 )
 # Milliseconds.

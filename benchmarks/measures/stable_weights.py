@@ -19,10 +19,15 @@ from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 
 DEPENDS = (
-    "spectral_param",
-    ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/nn",
-    ":(exclude)spectral_param/testing",
+    "spectral_param/_eigen",
+    "spectral_param/_map.py",
+    "spectral_param/_parametrizations",
+    "spectral_param/_sets",
+    "spectral_param/analysis/_transient.py",
+    "spectral_param/functional/_exponential.py",
+    "spectral_param/functional/_lyapunov.py",
+    "spectral_param/functional/_schur.py",
+    "spectral_param/functional/_spectral_radius.py",
     "benchmarks/measures/stable_weights.py",
 )
 # Rounding: how near to its bound an attack comes.

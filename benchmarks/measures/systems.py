@@ -22,9 +22,16 @@ from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 
 DEPENDS = (
-    "spectral_param",
-    ":(exclude)spectral_param/dynamics",
-    ":(exclude)spectral_param/testing",
+    "spectral_param/_map.py",
+    "spectral_param/_parametrizations",
+    "spectral_param/_recurrence",
+    "spectral_param/analysis/_h_infinity.py",
+    "spectral_param/functional/_bounded_gain.py",
+    "spectral_param/functional/_h_infinity.py",
+    "spectral_param/functional/_lyapunov.py",
+    "spectral_param/functional/_systems.py",
+    "spectral_param/nn/_sequence_layer.py",
+    "spectral_param/nn/_state_space.py",
     "benchmarks/measures/systems.py",
 )
 # Milliseconds; and distances of rounding errors.
