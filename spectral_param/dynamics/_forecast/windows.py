@@ -284,4 +284,4 @@ class Objective:
             H += gauss_newton(T, V, self.estimated)
             del V
         H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
-        return point._replace(chart=chart, Q=Q), np.zeros(n * m), *chart.quadratic(G.T.ravel(), H)
+        return point._replace(chart=chart, Q=Q), np.zeros(n * m), G.T.ravel(), H

@@ -196,7 +196,7 @@ class Likelihood:
     def expand(
         self, point: FilterPoint, chart: Chart, turn: Array | None
     ) -> tuple[FilterPoint, Array, Array, Array]:
-        """Return the point of this chart, K and C, gradient and Gauss-Newton matrix."""
+        """Return the point of this chart, K and C, gradient and Gauss-Newton matrix by T, K and C."""
         if turn is not None:
             first = [turn.T @ x for x in point.first]
             point = point._replace(C=point.C @ turn, K=turn.T @ point.K, B=turn.T @ point.B, first=first)
@@ -209,7 +209,7 @@ class Likelihood:
             H = responses(point.predictor, white @ point.C, rows)
             given = self._given(U)
             moved = _convolved(point.predictor, H, np.hstack([X, e, given]))
-            in_A = chart.pull(moved[..., :n])
+            in_A = moved[..., chart.moving[0], chart.moving[1]]
             in_K = moved[..., n : n + p].reshape(rows, p, n * p)
             in_C = -(K.T @ moved[..., :n])
             in_C += white[:, :, None] * X[:, None, None]
@@ -220,7 +220,7 @@ class Likelihood:
             basis, _ = basis_of(H.reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
-        number = len(chart.x) + 2 * n * p
+        number = len(chart.moving[0]) + 2 * n * p
         inner, mixed = total[number:-1, number:-1], total[number:-1]
         if len(inner):
             values, vectors = np.linalg.eigh(inner)

@@ -45,6 +45,7 @@ def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(fe
         point = problem.point(chart, C, K, noise)
         noise = point.noise
     _, _, g, H = problem.expand(point, chart, None)
+    g, H = chart.quadratic(g, H, turns=0)
     x = np.concatenate([chart.x, K.ravel(), C.ravel()])
 
     def error(moved):
