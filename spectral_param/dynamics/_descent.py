@@ -23,7 +23,7 @@ import numpy as np
 import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._eigenvalues import singles_first
+from spectral_param.dynamics._eigenvalues import block_sizes, reordered
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 _TRIES = 12
@@ -55,7 +55,7 @@ class Chart:
     def of(cls, A: Array, radius: float) -> tuple[Chart, Array]:
         """Return the chart of T, and Q, with A = Q T Qᵀ, of a matrix with its eigenvalues in the disc."""
         T, Q = scipy.linalg.schur(A)
-        T, Q = _balanced(*singles_first(T, Q))
+        T, Q = _balanced(*_singles_first(T, Q))
         return cls(T, radius), Q
 
     def balanced(self) -> tuple[Chart, Array | None]:
@@ -149,6 +149,15 @@ def below(G: Array) -> Array:
     """Return derivatives by the entries below the diagonal of Ω, from those by Ω ``(..., n, n)``."""
     rows, columns = np.tril_indices(G.shape[-1], -1)
     return G[..., rows, columns] - G[..., columns, rows]
+
+
+def _singles_first(T: Array, Q: Array) -> tuple[Array, Array]:
+    """Return T, Q with the blocks of size 1 before those of size 2."""
+    pairs = np.flatnonzero(np.diag(T, -1))
+    if (pairs == np.arange(len(T) - 2 * len(pairs), len(T), 2)).all():
+        return T, Q
+    sizes = block_sizes(T)
+    return reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__))
 
 
 def _balanced(T: Array, Q: Array) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
 from spectral_param.dynamics._states.dead_time import heard, shifted
-from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
-from spectral_param.dynamics._states.refine import Likelihood, basis_of, responses
+from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
+from spectral_param.dynamics._states.refine import Likelihood
 from spectral_param.dynamics._states.subspace import longest_span, newest
 
 _NAME = "StableLinearModel"
@@ -52,16 +53,21 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
 
 
 def excited(recordings: list[Rows], most: int, lags: int = 1) -> int:
-    """Return for how many states, at most so many, the inputs of successive rows are independent."""
-    for n in range(most):
+    """Return for how many states, at most so many, the inputs of successive rows are independent.
+
+    Inputs that are independent over many rows are so over fewer.
+    """
+    inputs = [newest(U, lags) for _, U in recordings]
+
+    def dependent(n: int) -> bool:
         rows = n + 1 + lags
-        stacked = [side_by_side(newest(U, lags), rows) for _, U in recordings if len(U) >= rows]
+        stacked = [side_by_side(U, rows) for U in inputs if len(U) >= rows]
         if not stacked:
-            return n
+            return True
         s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
-        if len(s) < stacked[0].shape[1] or s[-1] <= _SAME * s[0]:
-            return n
-    return most
+        return len(s) < stacked[0].shape[1] or bool(s[-1] <= _SAME * s[0])
+
+    return bisect.bisect_left(range(most), True, key=dependent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,9 +258,9 @@ def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: 
 
 
 def _of_rows(some: list[Fold], options: Options, n: int) -> Array:
-    """Return −log p of the held-out rows, without its constant."""
-    models = [(Likelihood(fold.kept, options).fit(n), fold) for fold in some]
-    return np.concatenate([unlikely(model, *rows) for model, fold in models for rows in fold.held])
+    """Return −log p of the held-out rows once the filter has settled, without its constant."""
+    found = [rows for fold in some for rows in Likelihood(fold.kept, options).unlikely(n, fold.held)]
+    return np.concatenate([rows[settling(len(rows)) :] for rows in found])
 
 
 def _as_likely(rows: Array, best: Array) -> bool:
@@ -263,26 +269,6 @@ def _as_likely(rows: Array, best: Array) -> bool:
         return rows is best
     more = rows - best
     return bool(more.sum() <= NUMBERS.chance * len(more) ** 0.5 * more.std())
-
-
-def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
-    """Return −log p of each row once the filter has settled, from the best first state for the others.
-
-    A block that begins far from the states of the other rows would count its start otherwise, which hides
-    what orders differ by.
-    """
-    try:
-        white = np.linalg.inv(np.linalg.cholesky(model.noise))
-    except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
-        return np.full(len(Y) - settling(len(Y)), np.inf)
-    X, _ = filtered(model._replace(first=0 * model.first, start=0 * model.start), (Y, U))
-    e = (Y - predicted(model, X[:-1], U)) @ white.T
-    basis, _ = basis_of((white @ responses(model.predictor, model.C, len(Y))).reshape(e.size, -1))
-    left = e.ravel() - basis @ (basis.T @ e.ravel())
-    # Each row is predicted from a start that the others give: its own share of the start is taken out.
-    e = (left / np.maximum(1 - np.square(basis).sum(axis=1), _SAME)).reshape(e.shape)
-    found: Array = 0.5 * (np.square(e).sum(axis=1) + np.linalg.slogdet(model.noise)[1])
-    return found[settling(len(Y)) :]
 
 
 def settling(rows: int) -> int:

@@ -35,7 +35,7 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
 from spectral_param.dynamics._eigenvalues import clipped, within
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
-from spectral_param.dynamics._states.subspace import longest_span, start_of
+from spectral_param.dynamics._states.subspace import starts_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
@@ -82,15 +82,14 @@ class Likelihood:
         """Return the model of this order in the user's units."""
         return self.model(self.best(n))
 
-    def best(self, n: int) -> FilterPoint:
-        """Return the point of this order from the better of two starts.
+    def unlikely(self, n: int, recordings: list[Rows]) -> list[Array]:
+        """Return −log p of each row of other recordings, by the model of this order; see :func:`unlikely`."""
+        model = self.fit(n)
+        return [unlikely(model, *rows) for rows in recordings]
 
-        The rows of past and future of one are as few as the order needs, those of the other many, for a
-        filter that forgets slowly.
-        """
-        longest = longest_span(self.recordings, self.options.lags)
-        spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
-        starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
+    def best(self, n: int) -> FilterPoint:
+        """Return the point of this order from the best of its starts."""
+        starts = [self.first(*start) for start in starts_of(self.recordings, n, self.options)]
         return self.refined(min(starts, key=lambda point: point.error))
 
     def model(self, point: FilterPoint) -> Innovations:
@@ -247,6 +246,30 @@ class Likelihood:
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
+
+
+def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
+    """Return −log p of each row, without its constant, from the best first state for the others.
+
+    A block that begins far from the states of the other rows would count its start otherwise, which hides
+    what orders differ by.
+    """
+    try:
+        white = np.linalg.inv(np.linalg.cholesky(model.noise))
+    except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
+        return np.full(len(Y), np.inf)
+    predictor, left = model.predictor, Y - U @ model.D.T - model.d
+    X = _driven(predictor, np.zeros(len(model.A)), U @ model.B.T + left @ model.K.T)
+    e = (left - X @ model.C.T) @ white.T
+    basis, _ = basis_of((white @ responses(predictor, model.C, len(Y))).reshape(e.size, -1))
+    left = e.ravel() - basis @ (basis.T @ e.ravel())
+    # Each row is predicted from a start that the others give: its own share of the start is taken out.
+    e = (left / np.maximum(1 - np.square(basis).sum(axis=1), _LOST)).reshape(e.shape)
+    found: Array = 0.5 * (np.square(e).sum(axis=1) + np.linalg.slogdet(model.noise)[1])
+    return found
+
+
+# Convolutions ---------------------------------------------------------------------------------------
 
 
 def _driven(A: Array, x: Array, driven: Array) -> Array:

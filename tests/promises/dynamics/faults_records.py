@@ -19,7 +19,7 @@ FAULTS = (
     ),
     Fault(
         "own-start: a block that is held out begins in the state that is the origin",
-        "spectral_param/dynamics/_states/order.py",
+        "spectral_param/dynamics/_states/refine.py",
         "left = e.ravel() - basis @ (basis.T @ e.ravel())",
         "left = e.ravel()",
         "away_from_zero",
