@@ -59,7 +59,8 @@ Y = np.array(Y)
 
 model = sp.dynamics.StableLinearModel(states="cv", lead=60, dt=dt).fit(Y[:fitted], U=U[:fitted])
 print(f"{model.states_} states")
-for number, error in model.order_errors_.items():
+table = model.choice_.table
+for number, error in zip(table["states"], table["error"], strict=True):
     print(f"{number}: {error:7.3f}")
 
 # %%

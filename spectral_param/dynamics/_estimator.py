@@ -37,7 +37,6 @@ from spectral_param.dynamics._selection.choose import Choice, Way, choose, choos
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import Options
-from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.dynamics._use import Fitted
 from spectral_param.functional._checks import is_finite, whole_number
 
@@ -83,9 +82,9 @@ class StableLinearModel(Fitted):
             filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
             for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
             Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
-            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
-            ``states="cv"``, else False.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. None, the
+            default, tries both with ``states="cv"``, where U has as many rows as the outputs; else it means
+            False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -107,14 +106,14 @@ class StableLinearModel(Fitted):
         missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
             out and fits the rest as several recordings.
         period: Rows of a season, for ``forecast_error_`` to compare with. None, the default, looks for one.
-        verbose: 1 shows how far ``horizon="cv"`` or ``states="cv"`` is, if tqdm is installed; 0, the default,
-            does not.
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
             n is the number of columns times ``delays``, the newest row last; with the drift that "cv" may
             choose (``choice_.towards == "drift"``), times ``delays + 1``: forecasts need one row more.
-        B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
+        B_: Input matrix ``(n, m)`` or ``(rank, m)``; ``(n, m·k)`` where k rows of U act, side by side and the
+            newest last: k is ``input_delays``, or ``delays`` if ``choice_.lagged_inputs``. None without
+            inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
         D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
             last; zeros unless it is fitted; None without inputs.
@@ -124,8 +123,6 @@ class StableLinearModel(Fitted):
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros: without ``offset``, "cv" may choose a drift, whose c is that of one row.
         states_: Number of hidden states; None without them.
-        order_errors_: Error on held-out rows of each number of states that ``states="cv"`` tried: the mean
-            of −log p of a row, without its constant; else None.
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
         radius_: The radius used; None in continuous time.
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
@@ -148,8 +145,6 @@ class StableLinearModel(Fitted):
             from it.
         choice_: The :class:`Choice` of ``horizon="cv"``, or the :class:`OrderChoice` of ``states="cv"``;
             else None.
-        lagged_inputs_: Input matrix of the rows of U before the newest, the oldest first:
-            ``(n, m·(input_delays − 1))``, or ``(n, m·(delays − 1))`` if ``"cv"`` chose them; else None.
         period_: The period of ``"one period ago"``; None without one.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
@@ -185,7 +180,7 @@ class StableLinearModel(Fitted):
         lead: int | None = None,
         towards: Any = None,
         states: int | Literal["cv"] | None = None,
-        feedthrough: bool | Literal["cv"] | None = None,
+        feedthrough: bool | None = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
@@ -195,7 +190,6 @@ class StableLinearModel(Fitted):
         ridge: float = 0.0,
         missing: Missing = "raise",
         period: int | None = None,
-        verbose: int = 0,
     ) -> None:
         self.radius = radius
         self.time = time
@@ -215,7 +209,6 @@ class StableLinearModel(Fitted):
         self.ridge = ridge
         self.missing = missing
         self.period = period
-        self.verbose = verbose
 
     # Fitting ------------------------------------------------------------------------------------------
 
@@ -245,7 +238,7 @@ class StableLinearModel(Fitted):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
-        through = self._feedthrough(X, U)
+        both = self.feedthrough is None and self.states == "cv" and whole_inputs(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -253,7 +246,7 @@ class StableLinearModel(Fitted):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=bool(through),
+            whole_inputs=both or bool(self.feedthrough),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
@@ -262,7 +255,7 @@ class StableLinearModel(Fitted):
         self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
         self._doubts: list[str] = []
         if self.states is not None:
-            self._fit_states(recordings, through)
+            self._fit_states(recordings, both)
         elif Y is None:
             self._fit_recordings(recordings)
         else:
@@ -289,12 +282,8 @@ class StableLinearModel(Fitted):
         for argument in ("horizon", "states"):
             if (value := getattr(self, argument)) is not None and value != "cv":
                 whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
-        whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
-        if self.feedthrough == "cv" and self.states != "cv":
-            raise ValueError(
-                f"{_NAME}: expected feedthrough='cv' with states='cv', got states={self.states!r}. Pass True "
-                "or False."
-            )
+        if self.feedthrough not in (None, True, False):
+            raise ValueError(f"{_NAME}: expected feedthrough True, False or None, got {self.feedthrough!r}.")
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
         of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
@@ -329,30 +318,19 @@ class StableLinearModel(Fitted):
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
 
-    def _feedthrough(self, X: Any, U: Any) -> bool | Literal["cv"]:
-        """Return whether there is feedthrough, "cv" if that is tried."""
-        asked = self.feedthrough
-        if asked is None and self.states == "cv":
-            asked = "cv"
-        if asked == "cv" and not whole_inputs(X, U):
-            return False
-        return asked or False
-
-    def _fit_states(self, recordings: list[Recording], through: bool | Literal["cv"]) -> None:
-        """Fit hidden states."""
+    def _fit_states(self, recordings: list[Recording], both: bool) -> None:
+        """Fit hidden states, with feedthrough and without if ``both`` are tried."""
         radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, through is True, self.offset, max_iter, lags=self.input_delays)
+        options = Options(radius, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
-        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
+        found = fit_states(recordings, self.states, options, self.lead, both)
         model, blocks = found.model, found.blocks
-        self.feedthrough_, self.choice_, self.order_errors_ = found.feedthrough, found.choice, None
-        if isinstance(self.choice_, OrderChoice):
-            self.order_errors_ = self.choice_.errors
+        self.feedthrough_, self.choice_ = found.feedthrough, found.choice
         self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self._set_inputs(self.B_, self.input_delays)
+        self._lags = self.input_delays
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
         self.components_ = self._noise = None
         self._filter, self.dead_time_ = model, np.array(found.dead_time, dtype=int)
@@ -399,7 +377,6 @@ class StableLinearModel(Fitted):
                 self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
-                self.verbose,
             )
             variant = variants[way]
             self._constant = variant.offset
@@ -505,22 +482,15 @@ class StableLinearModel(Fitted):
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
         self.fit_, self.choice_, self._coordinates, self.dead_time_ = fit, choice, coordinates, None
         self.feedthrough_, self._spread = False, None
-        self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
+        self.C_ = self.D_ = self.K_ = self._filter = self.states_ = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
-        self._set_inputs(B, lags)
+        self.B_, self._lags = B if B.shape[1] else None, lags
         self.radius_ = fit.bound if self.time == "discrete" else None
         self._scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
         unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
         self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
-
-    def _set_inputs(self, B: Array | None, lags: int) -> None:
-        """Set what acts of so many rows of inputs side by side, the newest last."""
-        m = 0 if B is None else B.shape[1] // lags
-        self.B_ = B[:, B.shape[1] - m :] if B is not None and m else None
-        self.lagged_inputs_ = B[:, :-m] if B is not None and m and lags > 1 else None
-        self._lags = lags
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""

@@ -42,12 +42,10 @@ class Fitted(Estimator):
     C_: Array | None
     D_: Array | None
     K_: Array | None
-    lagged_inputs_: Array | None
     offset_: Array
     radius_: float | None
     states_: int | None
     dead_time_: Array | None
-    order_errors_: dict[int, float] | None
     choice_: Choice | OrderChoice | None
     forecast_error_: dict[str, Array] | None
     period_: int | None
@@ -82,52 +80,34 @@ class Fitted(Estimator):
         late = 0 if self.dead_time_ is None else int(self.dead_time_.max(initial=0))
         return max(self._coordinates.delays, self._lags) + late
 
-    @property
-    def _all_inputs(self) -> Array | None:
-        """The matrix of the inputs of several rows side by side, the newest last."""
-        if self.B_ is None or self.lagged_inputs_ is None:
-            return self.B_
-        return np.hstack([self.lagged_inputs_, self.B_])
-
     def _stacked(self, rows: Array) -> Array:
         """Return the states of the model from the row on that has all rows before it that it needs."""
         return self._coordinates.into(rows)[self._memory - self._coordinates.delays :]
 
-    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
+    def predict(self, X: Any, U: Any = None) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
-            X: States ``(N, n)``. With delays, a window or hidden states (outputs ``(N, p)``), in order of
-                time.
+            X: States ``(N, n)``. With delays or hidden states (outputs ``(N, p)``), in order of time.
             U: Inputs ``(N, m)``; with ``feedthrough`` one row more, for the last prediction.
-            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
-                of the measurements. The start is the one that fits the window best.
 
         Returns:
-            Array ``(N − delays − window + 2, n)``, with the larger of ``delays`` and ``input_delays``. Each
-            prediction needs delays + window − 1 successive rows of X, and is what follows the last of them.
-            With hidden states, ``(N, p)``: each prediction uses all rows up to its own. Inputs that act late
-            leave fewer, those from the row on for which all inputs are known.
+            Array ``(N − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``. Each prediction
+            needs so many successive rows of X, and is what follows the last of them. With hidden states,
+            ``(N, p)``: each prediction uses all rows up to its own. Inputs that act late leave fewer, those
+            from the row on for which all inputs are known.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
-        window = whole_number(window, "StableLinearModel.predict: window")
-        if window > 1 and (self.time == "continuous" or self._filter is not None):
-            where = "in continuous time" if self._filter is None else "with hidden states"
-            raise ValueError(f"StableLinearModel.predict: expected window=1 {where}, got {window}.")
-        rows = self._states(X, "X", "predict", self._memory + window - 1)
+        rows = self._states(X, "X", "predict", self._memory)
         if self._filter is not None:
             inputs = self._acting(self._inputs(U, len(rows), "predict"))
             found = filtered(self._filter, (rows[self._memory - 1 :], inputs[:-1]))[0]
             return predicted(self._filter, found[1:], inputs[1:])
         driven = self._driven(self._inputs(U, len(rows), "predict"))
-        states = self._stacked(rows)
-        if window > 1:
-            states = self._estimated(states, driven, window, self.A_)[:, -1]
-            driven = driven[window - 1 :]
-        return self._coordinates.newest(states @ self.A_.T + driven)
+        return self._coordinates.newest(self._stacked(rows) @ self.A_.T + driven)
 
     @overload
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array: ...
@@ -221,7 +201,7 @@ class Fitted(Estimator):
         A, driven = self._of_one_step(self._driven(inputs))
         states = self._stacked(rows)
         before = len(states) - 1
-        x = states[0] if before == 0 else self._estimated(states, driven[:before], len(states), A)[0, -1]
+        x = states[0] if before == 0 else self._estimated(states, driven[:before], A)[-1]
         return self._coordinates.newest(driven_states(A, x, driven[before:])[1:])
 
     def amplitudes(self, X: Any, U: Any = None) -> Array:
@@ -297,7 +277,7 @@ class Fitted(Estimator):
         rest = np.zeros(len(A))
         forced = driven_states(A, rest, driven)
         states = self._stacked(rows) - center - forced
-        first = self._estimated(states, np.zeros((len(states) - 1, len(A))), len(states), A)[0, 0]
+        first = self._estimated(states, np.zeros((len(states) - 1, len(A))), A)[0]
         return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
 
     def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
@@ -308,12 +288,11 @@ class Fitted(Estimator):
         both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
         return both[:n, :n], driven @ both[:n, n:].T
 
-    def _estimated(self, states: Array, driven: Array, window: int, A: Array) -> Array:
-        """Return the states of each window of so many successive rows that fit the window best."""
+    def _estimated(self, states: Array, driven: Array, A: Array) -> Array:
+        """Return the states of a roll-out that fit these successive ones best."""
         scaled = A / self._scale[:, None] * self._scale
-        first = np.arange(len(states) - window + 1)
-        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
-        return forecast(scaled, np.eye(len(A)), windows, True)[:, :, : len(A)] * self._scale
+        window = Windows(states / self._scale, driven / self._scale, np.zeros(1, int), len(states) - 1)
+        return forecast(scaled, np.eye(len(A)), window, True)[0, :, : len(A)] * self._scale
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
@@ -360,7 +339,7 @@ class Fitted(Estimator):
 
         Returns:
             The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
-            With ``lagged_inputs_``, u has as many rows of inputs side by side, the newest last.
+            u has as many rows of inputs side by side as ``B_``, the newest last.
 
         Raises:
             ValueError: If the model is not fitted, or has hidden states.
@@ -373,7 +352,7 @@ class Fitted(Estimator):
                 "as this model by start_from(model.to_dlti())."
             )
         return StableLinear(
-            self.A_, self._all_inputs, self.offset_ if self._constant else None, self.time, self.fit_.bound
+            self.A_, self.B_, self.offset_ if self._constant else None, self.time, self.fit_.bound
         )
 
     def to_dlti(self) -> Any:
@@ -399,7 +378,7 @@ class Fitted(Estimator):
                 "StableLinearModel.to_dlti: expected discrete time, got a model of continuous time. Pass its "
                 "matrices to scipy.signal.lti."
             )
-        n, given = len(self.A_), self._all_inputs
+        n, given = len(self.A_), self.B_
         if self.C_ is not None:
             C, D = self.C_, np.eye(len(self.C_)) if self.D_ is None else self.D_
             B = self.K_ if given is None else given
@@ -422,7 +401,7 @@ class Fitted(Estimator):
         Raises:
             ValueError: If there are inputs and the fit had none, or the other way round, or too few rows.
         """
-        caller, m = f"StableLinearModel.{method}", 0 if self.B_ is None else self.B_.shape[1]
+        caller, m = f"StableLinearModel.{method}", 0 if self.B_ is None else self.B_.shape[1] // self._lags
         if (U is None) != (m == 0):
             raise ValueError(
                 f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
@@ -447,10 +426,10 @@ class Fitted(Estimator):
 
     def _driven(self, inputs: Array) -> Array:
         """Return B u + c for each state that these rows make."""
-        if self._all_inputs is None:
+        if self.B_ is None:
             return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
         U = side_by_side(inputs, self._lags)[self._memory - self._lags :]
-        return self.offset_ + U @ self._all_inputs.T
+        return self.offset_ + U @ self.B_.T
 
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param._progress import steps
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
@@ -90,17 +90,6 @@ class OrderChoice:
     error: float
     table: dict[str, Array] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def errors(self) -> dict[int, float]:
-        """The error of each order with the dead times that were taken."""
-        found: dict[int, float] = {}
-        for n, dead, error in zip(
-            *(self.table[name] for name in ("states", "dead_time", "error")), strict=True
-        ):
-            if dead == self.dead_time:
-                found[int(n)] = min(float(error), found.get(int(n), np.inf))
-        return found
-
 
 class _TooFewRowsError(ValueError):
     """No row can be held out."""
@@ -114,9 +103,7 @@ class Tried(NamedTuple):
     taken: tuple[int, bool]
 
 
-def order(
-    recordings: list[Rows], options: Options, lead: int, verbose: int = 0, both: bool = False
-) -> OrderChoice:
+def order(recordings: list[Rows], options: Options, lead: int, both: bool = False) -> OrderChoice:
     """Return what is chosen by −log p of held-out rows: order, dead times and feedthrough.
 
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
@@ -134,28 +121,26 @@ def order(
     tried: list[Tried] = []
     if any(dead):
         with contextlib.suppress(_TooFewRowsError):  # Of those that are left.
-            late = _late(recordings, quick, lead, verbose, both, dead)
+            late = _late(recordings, quick, lead, both, dead)
             way = late.taken
             beside, with_late = _compared(recordings, quick, lead, (none, late.dead), way)
             if not _as_likely(beside, with_late):
                 return _choice([Tried(none, {way: beside}, way), late], late)
             tried = [late]
-    at_once = _orders(recordings, quick, lead, verbose, both, none)
+    at_once = _orders(recordings, quick, lead, both, none)
     return _choice([at_once, *tried], at_once)
 
 
-def _late(
-    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
-) -> Tried:
+def _late(recordings: list[Rows], options: Options, lead: int, both: bool, dead: tuple[int, ...]) -> Tried:
     """Return the orders with dead times, each of which is shorter where that is more likely."""
     both = both and not min(dead)  # A late input has no use for feedthrough.
-    late = _orders(recordings, options, lead, verbose, both, dead)
+    late = _orders(recordings, options, lead, both, dead)
     for j in range(len(dead)):
         while late.dead[j]:
             earlier = (*late.dead[:j], late.dead[j] - 1, *late.dead[j + 1 :])
             if _as_likely(*_compared(recordings, options, lead, (late.dead, earlier), late.taken)):
                 break
-            late = _orders(recordings, options, lead, verbose, both, earlier)
+            late = _orders(recordings, options, lead, both, earlier)
     return late
 
 
@@ -182,9 +167,7 @@ def _compared(
     return [_of_rows(of, options, way[0]) for of in folds]
 
 
-def _orders(
-    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
-) -> Tried:
+def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dead: tuple[int, ...]) -> Tried:
     """Return the orders with these dead times, and the one that is taken of them."""
     recordings = shifted(recordings, dead)
     quick = options._replace(feedthrough=options.feedthrough or both)
@@ -202,7 +185,7 @@ def _orders(
         )
     found: dict[tuple[int, bool], Array] = {}
     through = quick.feedthrough
-    with progress_of("states='cv'", most, verbose) as progress:
+    with steps("states='cv'", most, "fit") as progress:
         for n in range(1, most + 1):
             found[n, through] = _of_rows(some, quick, n)
             best = min(found, key=lambda way: found[way].mean())

@@ -25,10 +25,10 @@ FAULTS = (
         "feedthrough",
     ),
     Fault(
-        "lagged: the rows of the inputs before the newest are those after the oldest",
+        "lagged: the newest row of the inputs stands first",
         "spectral_param/dynamics/_use.py",
-        "np.hstack([self.lagged_inputs_, self.B_])",
-        "np.hstack([self.B_, self.lagged_inputs_])",
+        "U = side_by_side(inputs, self._lags)[",
+        "U = side_by_side(inputs[::-1], self._lags)[::-1][",
         "input_delays",
     ),
 )
