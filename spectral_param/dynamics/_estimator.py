@@ -13,7 +13,8 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, Units, Variant, blocks_of
+from spectral_param.dynamics._measured import Coordinates, MeasuredSystem, Units, Variant, blocks_of
+from spectral_param.dynamics._modes import Modes
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
 from spectral_param.dynamics._recordings import (
@@ -36,14 +37,13 @@ from spectral_param.dynamics._remarks import (
 from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
 from spectral_param.dynamics._states.fit import fit_states, result
-from spectral_param.dynamics._states.model import Options
-from spectral_param.dynamics._use import Fitted
+from spectral_param.dynamics._states.model import HiddenSystem, Options
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
 
 
-class StableLinearModel(Fitted):
+class StableLinearModel(Modes):
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
     With ``states``, the rows are outputs of hidden states: :math:`x_{k+1} = A x_k + B u_k + K e_k`,
@@ -330,11 +330,9 @@ class StableLinearModel(Fitted):
         self._spread = found.eigenvalues, found.spread
         self.fit_ = result(model, radius)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self._lags = self.input_delays
         self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
-        self.components_ = self._noise = None
-        self._filter, self.dead_time_ = model, np.array(found.dead_time, dtype=int)
-        self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
+        self.components_, self.dead_time_ = None, np.array(found.dead_time, dtype=int)
+        self._system = HiddenSystem(model, found.dead_time, self.input_delays)
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
         if self.B_ is not None and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
@@ -480,17 +478,19 @@ class StableLinearModel(Fitted):
         lags: int = 1,
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
-        self.fit_, self.choice_, self._coordinates, self.dead_time_ = fit, choice, coordinates, None
-        self.feedthrough_, self._spread = False, None
-        self.C_ = self.D_ = self.K_ = self._filter = self.states_ = None
+        self.fit_, self.choice_, self.feedthrough_ = fit, choice, False
+        self.C_ = self.D_ = self.K_ = self.states_ = self.dead_time_ = self._spread = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
-        self.B_, self._lags = B if B.shape[1] else None, lags
+        self.B_ = B if B.shape[1] else None
         self.radius_ = fit.bound if self.time == "discrete" else None
-        self._scale = np.where(deviation > 0, deviation, 1.0)
+        scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
         unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
-        self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
+        noise, step = (
+            (r.T @ r / max(len(X) - unknowns, 1), None) if self.time == "discrete" else (None, self.dt)
+        )
+        self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step)
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""
@@ -500,44 +500,6 @@ class StableLinearModel(Fitted):
             _say(no_better(self.forecast_error_), 5)
             np.abs(residuals, out=residuals).sort(axis=0)  # unknown ones last
             self._sizes = residuals
-
-    def _set_spectrum(self) -> None:
-        discrete = self.time == "discrete"
-        eigenvalues, vectors = np.linalg.eig(self.A_)
-        height, largest = np.abs(eigenvalues) if discrete else eigenvalues.real, np.abs(eigenvalues).max()
-        # The two of a pair stand together, the positive frequency first.
-        rounded = (height / (largest or 1.0)).round(12)
-        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
-        self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
-        self._vectors = self.modes_ = vectors[:, order].astype(np.complex128)
-        onto = self.C_ if self.components_ is None else self.components_.T
-        if onto is not None:
-            self.modes_ = onto @ self._vectors
-        with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
-            rates, unit = (np.log(self.eigenvalues_), self.dt) if discrete else (self.eigenvalues_, 1.0)
-        self.growth_rates_, self.frequencies_ = rates.real / unit, rates.imag / (2 * np.pi * unit)
-        scale = 1 / self.dt if discrete else largest
-        kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
-        with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
-            self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
-        self._set_damping(rates / unit)
-
-    def _set_damping(self, s: Array) -> None:
-        """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""
-        size = np.abs(s)
-        with np.errstate(invalid="ignore"):
-            self.natural_frequencies_ = size / (2 * np.pi)
-            self._damping = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
-        self.natural_frequency_errors_ = self.damping_ratio_errors_ = None
-        if self._spread is not None:
-            eigenvalues, spread = self._spread
-            at = [int(np.argmin(np.abs(eigenvalues - of))) for of in self.eigenvalues_]
-            covariance = spread[at] / self.dt**2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                along = np.stack([s.real, s.imag], axis=1) / size[:, None]  # the gradient of |s|
-                across = (s.real / size**2)[:, None] * along - np.eye(2)[0] / size[:, None]  # of −Re s / |s|
-                both = [np.sqrt(np.einsum("ki,kij,kj->k", g, covariance, g)) for g in (along, across)]
-            self.natural_frequency_errors_, self.damping_ratio_errors_ = both[0] / (2 * np.pi), both[1]
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:

@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault(
         "damping: the rate is divided by the frequency that is heard",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_modes.py",
         "-s.real / size), 0.0)",
         "-s.real / np.abs(s.imag)), 0.0)",
         "known_matrix",

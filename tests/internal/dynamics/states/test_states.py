@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spectral_param.dynamics._descent import Chart
-from spectral_param.dynamics._rollout import variances
+from spectral_param.dynamics._rollout import Noise, variances
 from spectral_param.dynamics._states.model import Innovations, Options, filtered, rolled_out
 from spectral_param.dynamics._states.refine import Likelihood, gain_of, unlikely
 from spectral_param.dynamics._states.subspace import starts_of
@@ -94,7 +94,7 @@ def test_variances_are_those_of_many_futures():
         x = x @ of.A.T + e @ of.K.T
     # A variance from so many is known to √(2 / number), 1 %; twelve of them to 4 %.
     Q = of.K @ of.noise @ of.K.T
-    np.testing.assert_allclose(variances(of.A, of.C, Q, of.noise, P, steps), found, rtol=0.04)
+    np.testing.assert_allclose(variances(Noise(of.A, of.C, Q, of.noise, P), steps), found, rtol=0.04)
 
 
 def test_roll_outs_of_several_states_are_those_of_each():
