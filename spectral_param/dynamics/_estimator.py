@@ -36,6 +36,7 @@ from spectral_param.dynamics._remarks import (
 )
 from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
+from spectral_param.dynamics._sklearn import Estimator
 from spectral_param.dynamics._states.fit import fit_states, result
 from spectral_param.dynamics._states.model import HiddenSystem, Options
 from spectral_param.functional._checks import is_finite, whole_number
@@ -43,7 +44,7 @@ from spectral_param.functional._checks import is_finite, whole_number
 _NAME = "StableLinearModel"
 
 
-class StableLinearModel(Modes):
+class StableLinearModel(Modes, Estimator):
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
     With ``states``, the rows are outputs of hidden states: :math:`x_{k+1} = A x_k + B u_k + K e_k`,
@@ -230,7 +231,7 @@ class StableLinearModel(Modes):
         Raises:
             ValueError: If the data or an argument differ from this description.
         """
-        self._check(Y is not None)
+        self._bound = self._check(Y is not None)
         if Y is None and self.time == "continuous":
             raise ValueError(
                 "StableLinearModel: expected derivatives Y in continuous time, got none (requires y to be "
@@ -260,6 +261,7 @@ class StableLinearModel(Modes):
             self._fit_recordings(recordings)
         else:
             self._fit_pairs(recordings)
+        self.radius_ = self._bound if self.time == "discrete" else None
         self._set_spectrum()
         if names is not None:
             self.feature_names_in_ = names
@@ -267,9 +269,9 @@ class StableLinearModel(Modes):
             del self.feature_names_in_
         return self
 
-    def _check(self, pairs: bool) -> None:
-        """Raise a ValueError if an argument is out of range or does not go with the others or with pairs."""
-        bound_of(_NAME, self.time, self.radius, self.abscissa)
+    def _check(self, pairs: bool) -> float:
+        """Return the bound; raise a ValueError if arguments are out of range or do not go with each other."""
+        bound = bound_of(_NAME, self.time, self.radius, self.abscissa)
         if not (is_finite(self.dt) and self.dt > 0):
             raise ValueError(f"{_NAME}: expected dt > 0, got {self.dt!r}.")
         if not (is_finite(self.ridge) and self.ridge >= 0):
@@ -317,20 +319,20 @@ class StableLinearModel(Modes):
                     raise ValueError(
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
+        return bound
 
     def _fit_states(self, recordings: list[Recording], both: bool) -> None:
         """Fit hidden states, with feedthrough and without if ``both`` are tried."""
-        radius = bound_of(_NAME, "discrete", self.radius, None)
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
+        options = Options(self._bound, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
         found = fit_states(recordings, self.states, options, self.lead, both)
         model, blocks = found.model, found.blocks
         self.feedthrough_, self.choice_ = found.feedthrough, found.choice
         self._spread = found.eigenvalues, found.spread
-        self.fit_ = result(model, radius)
+        self.fit_ = result(model, self._bound)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
+        self.offset_, self.states_ = model.d, len(model.A)
         self.components_, self.dead_time_ = None, np.array(found.dead_time, dtype=int)
         self._system = HiddenSystem(model, found.dead_time, self.input_delays)
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
@@ -371,7 +373,7 @@ class StableLinearModel(Modes):
             found, choice, folds, of_folds, way = choose(
                 {way: of.scaled() for way, of in variants.items()},
                 lead,
-                bound_of(_NAME, "discrete", self.radius, None),
+                self._bound,
                 self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
@@ -429,7 +431,7 @@ class StableLinearModel(Modes):
         A0 = self._towards(units)
         objective = Objective(
             self.start or "measured",
-            bound_of(_NAME, "discrete", self.radius, None),
+            self._bound,
             self.ridge,
             self.ridge,
             np.zeros((len(units.x), len(units.x))) if A0 is None else A0,
@@ -483,13 +485,12 @@ class StableLinearModel(Modes):
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
         self.B_ = B if B.shape[1] else None
-        self.radius_ = fit.bound if self.time == "discrete" else None
         scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
         unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
-        noise, step = (
-            (r.T @ r / max(len(X) - unknowns, 1), None) if self.time == "discrete" else (None, self.dt)
-        )
+        discrete = self.time == "discrete"
+        noise = r.T @ r / max(len(X) - unknowns, 1) if discrete else None
+        step = None if discrete else self.dt
         self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step)
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:

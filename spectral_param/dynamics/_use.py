@@ -17,14 +17,14 @@ from spectral_param.dynamics._one_step.fit import StableFit, Time
 from spectral_param.dynamics._recordings import Missing, recordings_of
 from spectral_param.dynamics._rollout import variances, with_late_inputs
 from spectral_param.dynamics._selection.choose import Choice
-from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.dynamics._sklearn import not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
 from spectral_param.dynamics._states.model import HiddenSystem
 from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.functional._checks import whole_number
 
 
-class Fitted(Estimator):
+class Fitted:
     """The part of :class:`StableLinearModel` that reads what ``fit`` set, and changes nothing."""
 
     time: Time

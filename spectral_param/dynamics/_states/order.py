@@ -18,7 +18,7 @@ from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
 from spectral_param.dynamics._states.dead_time import heard, shifted
 from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
-from spectral_param.dynamics._states.refine import Likelihood
+from spectral_param.dynamics._states.refine import Likelihood, held_out
 from spectral_param.dynamics._states.subspace import longest_span, newest
 
 _NAME = "StableLinearModel"
@@ -207,23 +207,19 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
     """Return the choice with its table."""
-    names = ("states", "dead_time", "feedthrough", "error", "spread", "verdict")
-    columns: dict[str, list[object]] = {name: [] for name in names}
+    candidates: list[tuple[object, ...]] = []
     for of in tried:
         best = min(of.rows.values(), key=lambda rows: float(rows.mean()))
         for way, rows in sorted(of.rows.items()):
             with np.errstate(invalid="ignore"):
                 spread = (rows - best).std() / len(rows) ** 0.5
             verdict = _verdict(rows, best, way, of, of is taken)
-            for name, value in zip(
-                names, (way[0], of.dead, way[1], rows.mean(), spread, verdict), strict=True
-            ):
-                columns[name].append(value)
-    table = {name: np.array(of) for name, of in columns.items() if name not in ("dead_time", "verdict")}
-    for name in ("dead_time", "verdict"):
-        table[name] = np.empty(len(columns[name]), dtype=object)
-        table[name][:] = columns[name]
-    table = {name: table[name] for name in names}
+            candidates.append((way[0], of.dead, way[1], float(rows.mean()), float(spread), verdict))
+    names, table = ("states", "dead_time", "feedthrough", "error", "spread", "verdict"), {}
+    for name, column in zip(names, zip(*candidates, strict=True), strict=True):
+        plain = isinstance(column[0], (int, float))
+        table[name] = np.empty(len(column), dtype=type(column[0]) if plain else object)
+        table[name][:] = column
     n, through = taken.taken
     return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), table)
 
@@ -242,7 +238,7 @@ def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: 
 
 def _of_rows(some: list[Fold], options: Options, n: int) -> Array:
     """Return −log p of the held-out rows once the filter has settled, without its constant."""
-    found = [rows for fold in some for rows in Likelihood(fold.kept, options).unlikely(n, fold.held)]
+    found = [rows for fold in some for rows in held_out(fold.kept, fold.held, n, options)]
     return np.concatenate([rows[settling(len(rows)) :] for rows in found])
 
 

@@ -82,11 +82,6 @@ class Likelihood:
         """Return the model of this order in the user's units."""
         return self.model(self.best(n))
 
-    def unlikely(self, n: int, recordings: list[Rows]) -> list[Array]:
-        """Return −log p of each row of other recordings, by the model of this order; see :func:`unlikely`."""
-        model = self.fit(n)
-        return [unlikely(model, *rows) for rows in recordings]
-
     def best(self, n: int) -> FilterPoint:
         """Return the point of this order from the best of its starts."""
         starts = [self.first(*start) for start in starts_of(self.recordings, n, self.options)]
@@ -248,6 +243,12 @@ class Likelihood:
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
 
 
+def held_out(kept: list[Rows], held: list[Rows], n: int, options: Options) -> list[Array]:
+    """Return −log p of each row that is held out, by the model of this order of those that are kept."""
+    model = Likelihood(kept, options).fit(n)
+    return [unlikely(model, *rows) for rows in held]
+
+
 def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
     """Return −log p of each row, without its constant, from the best first state for the others.
 
@@ -258,7 +259,7 @@ def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
         white = np.linalg.inv(np.linalg.cholesky(model.noise))
     except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
         return np.full(len(Y), np.inf)
-    predictor, left = model.predictor, Y - U @ model.D.T - model.d
+    predictor, left = model.A - model.K @ model.C, Y - U @ model.D.T - model.d
     X = _driven(predictor, np.zeros(len(model.A)), U @ model.B.T + left @ model.K.T)
     e = (left - X @ model.C.T) @ white.T
     basis, _ = basis_of((white @ responses(predictor, model.C, len(Y))).reshape(e.size, -1))
