@@ -59,8 +59,9 @@ Y = np.array(Y)
 
 model = sp.dynamics.StableLinearModel(states="cv", lead=60, dt=dt).fit(Y[:fitted], U=U[:fitted])
 print(f"{model.states_} states")
-for number, error in model.order_errors_.items():
-    print(f"{number}: {error:7.3f}")
+table = model.choice_.table
+for number, through, error in zip(table["states"], table["feedthrough"], table["error"], strict=True):
+    print(f"{number}{' with D' if through else '       '}: {error:7.3f}")
 
 # %%
 # The states are hidden: their coordinates are as good as any others. The eigenvalues do not depend on

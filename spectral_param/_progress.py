@@ -23,7 +23,7 @@ def progress() -> Iterator[None]:
       ``lyapunov_certificate(metric="diagonal")``: one step for each factor of ten in accuracy,
     - the spectral radius of a sparse matrix: products with the matrix, whose number is not known beforehand,
     - :func:`spectral_param.analysis.lipschitz` with ``steps``: the Newton steps,
-    - the choices of :class:`spectral_param.dynamics.StableLinearModel`, as with ``verbose=1``.
+    - the choices of :class:`spectral_param.dynamics.StableLinearModel`.
 
     For how long they take, see :ref:`Costs <waits>`. Results do not depend on the bars.
 

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.linalg
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._eigenvalues import singles_first
+from spectral_param.dynamics._eigenvalues import block_sizes, reordered
 
 _LEAST_B = 1e-8  # of a block's |b|, relative to the radius
 _TRIES = 12
@@ -40,6 +40,8 @@ class Chart:
         entries[i, i + 1] = False
         entries[0, 0] = n % 2
         self.entries = np.nonzero(entries)  # those of T that are coordinates
+        entries[i, i] = entries[i + 1, i + 1] = entries[i, i + 1] = entries[i + 1, i] = True
+        self.moving = np.nonzero(entries)  # those of T that coordinates move
         tau, b = (T[i, i] + T[i + 1, i + 1]) / 2, T[i, i + 1]
         self.sign = np.where(b < 0, -1.0, 1.0)
         d = np.clip(tau * tau - b * T[i + 1, i], -r * r, r * r)
@@ -53,7 +55,7 @@ class Chart:
     def of(cls, A: Array, radius: float) -> tuple[Chart, Array]:
         """Return the chart of T, and Q, with A = Q T Qᵀ, of a matrix with its eigenvalues in the disc."""
         T, Q = scipy.linalg.schur(A)
-        T, Q = _balanced(*singles_first(T, Q))
+        T, Q = _balanced(*_singles_first(T, Q))
         return cls(T, radius), Q
 
     def balanced(self) -> tuple[Chart, Array | None]:
@@ -95,16 +97,24 @@ class Chart:
         rows, columns = self.entries
         return np.concatenate([gradient[..., rows, columns], in_d, in_kappa, in_b * b - in_c * c], axis=-1)
 
-    def pull_all(self, M: Array) -> Array:
-        """Return derivatives by Ω, the coordinates of T and others, from those by [T others], by columns."""
+    def quadratic(self, g: Array, H: Array, turns: int) -> tuple[Array, Array]:
+        """Return gradient and matrix by Ω, if its basis ``turns``, the coordinates of T and others.
+
+        The given ones are by T and others: by all of T, column by column, if the basis turns, and else by the
+        entries of T that are ``moving``.
+        """
+        return self._pull_all(g, turns), self._pull_all(self._pull_all(H, turns).T, turns)
+
+    def _pull_all(self, M: Array, turns: int) -> Array:
         n = self.n
+        if not turns:
+            number = len(self.moving[0])
+            G = np.zeros((*M.shape[:-1], n, n))
+            G[..., self.moving[0], self.moving[1]] = M[..., :number]
+            return np.concatenate([self.pull(G), M[..., number:]], axis=-1)
         G = M[..., : n * n].reshape(*M.shape[:-1], n, n).swapaxes(-1, -2)
         in_Omega = G @ self.T.T - self.T.T @ G  # T moves by ΩT − TΩ.
         return np.concatenate([below(in_Omega), self.pull(G), M[..., n * n :]], axis=-1)
-
-    def quadratic(self, g: Array, H: Array) -> tuple[Array, Array]:
-        """Return gradient and matrix by Ω, the coordinates of T and others, from those by [T others]."""
-        return self.pull_all(g), self.pull_all(self.pull_all(H).T)
 
     def _parts(self, x: Array) -> list[Array]:
         """Return the entries, d, κ and log|b|."""
@@ -139,6 +149,15 @@ def below(G: Array) -> Array:
     """Return derivatives by the entries below the diagonal of Ω, from those by Ω ``(..., n, n)``."""
     rows, columns = np.tril_indices(G.shape[-1], -1)
     return G[..., rows, columns] - G[..., columns, rows]
+
+
+def _singles_first(T: Array, Q: Array) -> tuple[Array, Array]:
+    """Return T, Q with the blocks of size 1 before those of size 2."""
+    pairs = np.flatnonzero(np.diag(T, -1))
+    if (pairs == np.arange(len(T) - 2 * len(pairs), len(T), 2)).all():
+        return T, Q
+    sizes = block_sizes(T)
+    return reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__))
 
 
 def _balanced(T: Array, Q: Array) -> tuple[Array, Array]:
@@ -180,7 +199,7 @@ class Aim(Protocol[P]):
     def expand(self, point: P, chart: Chart, turn: Array | None) -> tuple[P, Array, Array, Array]:
         """Return the point with this chart, whose basis has turned, its other coordinates, gradient, matrix.
 
-        Gradient and Gauss-Newton matrix are by Ω, if the basis counts, by the chart's and the others.
+        Gradient and Gauss-Newton matrix are by T, as :meth:`Chart.quadratic` takes them, and the others.
         """
 
     def at(self, point: P, turn: Array, chart: Chart, others: Array) -> P | None:
@@ -208,6 +227,7 @@ def levenberg(
             break
         with np.errstate(over="ignore", invalid="ignore"):
             point, others, g, H = aim.expand(point, *point.chart.balanced())
+            g, H = point.chart.quadratic(g, H, turns)
         x = np.concatenate([np.zeros(turns), point.chart.x, others])
         least, most = point.chart.bounds(turns, len(others))
         free = ~((x <= least) & (g > 0) | (x >= most) & (g < 0))

@@ -55,12 +55,6 @@ def block_sizes(T: Array) -> list[int]:
     return sizes
 
 
-def singles_first(T: Array, Q: Array) -> tuple[Array, Array]:
-    """Return T, Q with the blocks of size 1 before those of size 2."""
-    sizes = block_sizes(T)
-    return reordered(T, Q, sizes, sorted(range(len(sizes)), key=sizes.__getitem__))
-
-
 def reordered(T: Array, Q: Array, sizes: list[int], order: list[int]) -> tuple[Array, Array]:
     """Return T, Q for this order of the diagonal blocks."""
     T, Q = np.array(T, order="F"), np.array(Q, order="F")

@@ -13,7 +13,8 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, Units, Variant, blocks_of
+from spectral_param.dynamics._measured import Coordinates, MeasuredSystem, Units, Variant, blocks_of
+from spectral_param.dynamics._modes import Modes
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
 from spectral_param.dynamics._recordings import (
@@ -35,16 +36,15 @@ from spectral_param.dynamics._remarks import (
 )
 from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
 from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
+from spectral_param.dynamics._sklearn import Estimator
 from spectral_param.dynamics._states.fit import fit_states, result
-from spectral_param.dynamics._states.model import Options
-from spectral_param.dynamics._states.order import OrderChoice
-from spectral_param.dynamics._use import Fitted
+from spectral_param.dynamics._states.model import HiddenSystem, Options
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
 
 
-class StableLinearModel(Fitted):
+class StableLinearModel(Modes, Estimator):
     r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
 
     With ``states``, the rows are outputs of hidden states: :math:`x_{k+1} = A x_k + B u_k + K e_k`,
@@ -83,9 +83,9 @@ class StableLinearModel(Fitted):
             filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
             for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
             Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
-            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
-            ``states="cv"``, else False.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. None, the
+            default, tries both with ``states="cv"``, where U has as many rows as the outputs; else it means
+            False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -107,14 +107,14 @@ class StableLinearModel(Fitted):
         missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
             out and fits the rest as several recordings.
         period: Rows of a season, for ``forecast_error_`` to compare with. None, the default, looks for one.
-        verbose: 1 shows how far ``horizon="cv"`` or ``states="cv"`` is, if tqdm is installed; 0, the default,
-            does not.
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
             n is the number of columns times ``delays``, the newest row last; with the drift that "cv" may
             choose (``choice_.towards == "drift"``), times ``delays + 1``: forecasts need one row more.
-        B_: Input matrix ``(n, m)`` or ``(rank, m)``; None without inputs.
+        B_: Input matrix ``(n, m)`` or ``(rank, m)``; ``(n, m·k)`` where k rows of U act, side by side and the
+            newest last: k is ``input_delays``, or ``delays`` if ``choice_.lagged_inputs``. None without
+            inputs.
         C_: Output matrix ``(p, n)`` of hidden states; else None.
         D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
             last; zeros unless it is fitted; None without inputs.
@@ -124,8 +124,6 @@ class StableLinearModel(Fitted):
         K_: Gain ``(n, p)`` of the filter of hidden states; else None.
         offset_: c, or zeros: without ``offset``, "cv" may choose a drift, whose c is that of one row.
         states_: Number of hidden states; None without them.
-        order_errors_: Error on held-out rows of each number of states that ``states="cv"`` tried: the mean
-            of −log p of a row, without its constant; else None.
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
         radius_: The radius used; None in continuous time.
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
@@ -148,8 +146,6 @@ class StableLinearModel(Fitted):
             from it.
         choice_: The :class:`Choice` of ``horizon="cv"``, or the :class:`OrderChoice` of ``states="cv"``;
             else None.
-        lagged_inputs_: Input matrix of the rows of U before the newest, the oldest first:
-            ``(n, m·(input_delays − 1))``, or ``(n, m·(delays − 1))`` if ``"cv"`` chose them; else None.
         period_: The period of ``"one period ago"``; None without one.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
@@ -185,7 +181,7 @@ class StableLinearModel(Fitted):
         lead: int | None = None,
         towards: Any = None,
         states: int | Literal["cv"] | None = None,
-        feedthrough: bool | Literal["cv"] | None = None,
+        feedthrough: bool | None = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
@@ -195,7 +191,6 @@ class StableLinearModel(Fitted):
         ridge: float = 0.0,
         missing: Missing = "raise",
         period: int | None = None,
-        verbose: int = 0,
     ) -> None:
         self.radius = radius
         self.time = time
@@ -215,7 +210,6 @@ class StableLinearModel(Fitted):
         self.ridge = ridge
         self.missing = missing
         self.period = period
-        self.verbose = verbose
 
     # Fitting ------------------------------------------------------------------------------------------
 
@@ -237,7 +231,7 @@ class StableLinearModel(Fitted):
         Raises:
             ValueError: If the data or an argument differ from this description.
         """
-        self._check(Y is not None)
+        self._bound = self._check(Y is not None)
         if Y is None and self.time == "continuous":
             raise ValueError(
                 "StableLinearModel: expected derivatives Y in continuous time, got none (requires y to be "
@@ -245,7 +239,7 @@ class StableLinearModel(Fitted):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
-        through = self._feedthrough(X, U)
+        both = self.feedthrough is None and self.states == "cv" and whole_inputs(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -253,7 +247,7 @@ class StableLinearModel(Fitted):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=bool(through),
+            whole_inputs=both or bool(self.feedthrough),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
@@ -262,11 +256,12 @@ class StableLinearModel(Fitted):
         self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
         self._doubts: list[str] = []
         if self.states is not None:
-            self._fit_states(recordings, through)
+            self._fit_states(recordings, both)
         elif Y is None:
             self._fit_recordings(recordings)
         else:
             self._fit_pairs(recordings)
+        self.radius_ = self._bound if self.time == "discrete" else None
         self._set_spectrum()
         if names is not None:
             self.feature_names_in_ = names
@@ -274,9 +269,9 @@ class StableLinearModel(Fitted):
             del self.feature_names_in_
         return self
 
-    def _check(self, pairs: bool) -> None:
-        """Raise a ValueError if an argument is out of range or does not go with the others or with pairs."""
-        bound_of(_NAME, self.time, self.radius, self.abscissa)
+    def _check(self, pairs: bool) -> float:
+        """Return the bound; raise a ValueError if arguments are out of range or do not go with each other."""
+        bound = bound_of(_NAME, self.time, self.radius, self.abscissa)
         if not (is_finite(self.dt) and self.dt > 0):
             raise ValueError(f"{_NAME}: expected dt > 0, got {self.dt!r}.")
         if not (is_finite(self.ridge) and self.ridge >= 0):
@@ -289,12 +284,8 @@ class StableLinearModel(Fitted):
         for argument in ("horizon", "states"):
             if (value := getattr(self, argument)) is not None and value != "cv":
                 whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
-        whole_number(int(self.verbose), f"{_NAME}: verbose", least=0)
-        if self.feedthrough == "cv" and self.states != "cv":
-            raise ValueError(
-                f"{_NAME}: expected feedthrough='cv' with states='cv', got states={self.states!r}. Pass True "
-                "or False."
-            )
+        if self.feedthrough not in (None, True, False):
+            raise ValueError(f"{_NAME}: expected feedthrough True, False or None, got {self.feedthrough!r}.")
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
         of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
@@ -328,35 +319,22 @@ class StableLinearModel(Fitted):
                     raise ValueError(
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
+        return bound
 
-    def _feedthrough(self, X: Any, U: Any) -> bool | Literal["cv"]:
-        """Return whether there is feedthrough, "cv" if that is tried."""
-        asked = self.feedthrough
-        if asked is None and self.states == "cv":
-            asked = "cv"
-        if asked == "cv" and not whole_inputs(X, U):
-            return False
-        return asked or False
-
-    def _fit_states(self, recordings: list[Recording], through: bool | Literal["cv"]) -> None:
-        """Fit hidden states."""
-        radius = bound_of(_NAME, "discrete", self.radius, None)
+    def _fit_states(self, recordings: list[Recording], both: bool) -> None:
+        """Fit hidden states, with feedthrough and without if ``both`` are tried."""
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(radius, through is True, self.offset, max_iter, lags=self.input_delays)
+        options = Options(self._bound, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
-        found = fit_states(recordings, self.states, options, self.lead, int(self.verbose), through == "cv")
+        found = fit_states(recordings, self.states, options, self.lead, both)
         model, blocks = found.model, found.blocks
-        self.feedthrough_, self.choice_, self.order_errors_ = found.feedthrough, found.choice, None
-        if isinstance(self.choice_, OrderChoice):
-            self.order_errors_ = self.choice_.errors
+        self.feedthrough_, self.choice_ = found.feedthrough, found.choice
         self._spread = found.eigenvalues, found.spread
-        self.fit_ = result(model, radius)
+        self.fit_ = result(model, self._bound)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self._set_inputs(self.B_, self.input_delays)
-        self.offset_, self.radius_, self.states_ = model.d, radius, len(model.A)
-        self.components_ = self._noise = None
-        self._filter, self.dead_time_ = model, np.array(found.dead_time, dtype=int)
-        self._coordinates, self._scale = Coordinates(self.n_features_in_), np.ones(len(self.A_))
+        self.offset_, self.states_ = model.d, len(model.A)
+        self.components_, self.dead_time_ = None, np.array(found.dead_time, dtype=int)
+        self._system = HiddenSystem(model, found.dead_time, self.input_delays)
         self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
         if self.B_ is not None and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
@@ -395,11 +373,10 @@ class StableLinearModel(Fitted):
             found, choice, folds, of_folds, way = choose(
                 {way: of.scaled() for way, of in variants.items()},
                 lead,
-                bound_of(_NAME, "discrete", self.radius, None),
+                self._bound,
                 self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
-                self.verbose,
             )
             variant = variants[way]
             self._constant = variant.offset
@@ -454,7 +431,7 @@ class StableLinearModel(Fitted):
         A0 = self._towards(units)
         objective = Objective(
             self.start or "measured",
-            bound_of(_NAME, "discrete", self.radius, None),
+            self._bound,
             self.ridge,
             self.ridge,
             np.zeros((len(units.x), len(units.x))) if A0 is None else A0,
@@ -503,24 +480,18 @@ class StableLinearModel(Fitted):
         lags: int = 1,
     ) -> None:
         """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
-        self.fit_, self.choice_, self._coordinates, self.dead_time_ = fit, choice, coordinates, None
-        self.feedthrough_, self._spread = False, None
-        self.C_ = self.D_ = self.K_ = self._filter = self.states_ = self.order_errors_ = None
+        self.fit_, self.choice_, self.feedthrough_ = fit, choice, False
+        self.C_ = self.D_ = self.K_ = self.states_ = self.dead_time_ = self._spread = None
         self.components_ = coordinates.components
         self.A_, B, self.offset_ = self._split(fit)
-        self._set_inputs(B, lags)
-        self.radius_ = fit.bound if self.time == "discrete" else None
-        self._scale = np.where(deviation > 0, deviation, 1.0)
+        self.B_ = B if B.shape[1] else None
+        scale = np.where(deviation > 0, deviation, 1.0)
         r = Y - X @ self.A_.T - U @ B.T - self.offset_
         unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
-        self._noise = r.T @ r / max(len(X) - unknowns, 1) if self.time == "discrete" else None
-
-    def _set_inputs(self, B: Array | None, lags: int) -> None:
-        """Set what acts of so many rows of inputs side by side, the newest last."""
-        m = 0 if B is None else B.shape[1] // lags
-        self.B_ = B[:, B.shape[1] - m :] if B is not None and m else None
-        self.lagged_inputs_ = B[:, :-m] if B is not None and m and lags > 1 else None
-        self._lags = lags
+        discrete = self.time == "discrete"
+        noise = r.T @ r / max(len(X) - unknowns, 1) if discrete else None
+        step = None if discrete else self.dt
+        self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step)
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""
@@ -530,44 +501,6 @@ class StableLinearModel(Fitted):
             _say(no_better(self.forecast_error_), 5)
             np.abs(residuals, out=residuals).sort(axis=0)  # unknown ones last
             self._sizes = residuals
-
-    def _set_spectrum(self) -> None:
-        discrete = self.time == "discrete"
-        eigenvalues, vectors = np.linalg.eig(self.A_)
-        height, largest = np.abs(eigenvalues) if discrete else eigenvalues.real, np.abs(eigenvalues).max()
-        # The two of a pair stand together, the positive frequency first.
-        rounded = (height / (largest or 1.0)).round(12)
-        order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
-        self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
-        self._vectors = self.modes_ = vectors[:, order].astype(np.complex128)
-        onto = self.C_ if self.components_ is None else self.components_.T
-        if onto is not None:
-            self.modes_ = onto @ self._vectors
-        with np.errstate(divide="ignore"):  # The growth rate of an eigenvalue 0 is −∞.
-            rates, unit = (np.log(self.eigenvalues_), self.dt) if discrete else (self.eigenvalues_, 1.0)
-        self.growth_rates_, self.frequencies_ = rates.real / unit, rates.imag / (2 * np.pi * unit)
-        scale = 1 / self.dt if discrete else largest
-        kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
-        with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
-            self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
-        self._set_damping(rates / unit)
-
-    def _set_damping(self, s: Array) -> None:
-        """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""
-        size = np.abs(s)
-        with np.errstate(invalid="ignore"):
-            self.natural_frequencies_ = size / (2 * np.pi)
-            self._damping = np.where(size > 0, np.where(np.isinf(size), 1.0, -s.real / size), 0.0)
-        self.natural_frequency_errors_ = self.damping_ratio_errors_ = None
-        if self._spread is not None:
-            eigenvalues, spread = self._spread
-            at = [int(np.argmin(np.abs(eigenvalues - of))) for of in self.eigenvalues_]
-            covariance = spread[at] / self.dt**2
-            with np.errstate(divide="ignore", invalid="ignore"):
-                along = np.stack([s.real, s.imag], axis=1) / size[:, None]  # the gradient of |s|
-                across = (s.real / size**2)[:, None] * along - np.eye(2)[0] / size[:, None]  # of −Re s / |s|
-                both = [np.sqrt(np.einsum("ki,kij,kj->k", g, covariance, g)) for g in (along, across)]
-            self.natural_frequency_errors_, self.damping_ratio_errors_ = both[0] / (2 * np.pi), both[1]
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:

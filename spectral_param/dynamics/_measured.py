@@ -1,14 +1,17 @@
-"""Measured states: from rows to states of the model and back, their units, and forecasts of held-out rows."""
+"""Measured states: from rows to states of a model and back, their units, and forecasts of a fitted model."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._forecast.windows import Windows, forecast
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._recordings import Part, side_by_side
+from spectral_param.dynamics._rollout import Noise, driven_states
 from spectral_param.dynamics._selection.folds import Fold
 
 _TINY = 1e-8  # a column that varies by less than this part of its size has the unit of a constant
@@ -157,3 +160,64 @@ def blocks_of(
             found.append(Block(rows[i], begin, r, mean, unit / fold.weight**0.5))
             known += len(r)
     return found, residuals
+
+
+# The fitted model ------------------------------------------------------------------------------------
+
+
+class MeasuredSystem(NamedTuple):
+    """x⁺ = A x + B u + c, or the derivative, and what its states and inputs are made of."""
+
+    A: Array
+    B: Array  # (n, m · lags)
+    c: Array
+    coordinates: Coordinates
+    lags: int  # rows of inputs side by side, the newest last
+    scale: Array  # of each state: the unit in which an estimated start is the nearest
+    noise: Array | None  # covariance of what one step leaves
+    step: float | None  # for which inputs are held, in continuous time
+
+    @property
+    def memory(self) -> int:
+        """Rows that a forecast needs."""
+        return max(self.coordinates.delays, self.lags)
+
+    def states(self, rows: Array) -> Array:
+        """Return the states from the row on that has all rows before it that it needs."""
+        return self.coordinates.into(rows)[self.memory - self.coordinates.delays :]
+
+    def driven(self, inputs: Array) -> Array:
+        """Return B u + c for each state that these rows make."""
+        U = side_by_side(inputs, self.lags)[self.memory - self.lags :]
+        return self.c + U @ self.B.T
+
+    def of_one_step(self, driven: Array) -> tuple[Array, Array]:
+        """Return A and what drives a step; in continuous time the inputs are held for it."""
+        n = len(self.A)
+        if self.step is None:
+            return self.A, driven
+        both = scipy.linalg.expm(self.step * np.block([[self.A, np.eye(n)], [np.zeros((n, 2 * n))]]))
+        return both[:n, :n], driven @ both[:n, n:].T
+
+    def estimated(self, states: Array, driven: Array, A: Array) -> Array:
+        """Return the states of a roll-out that fit these successive ones best."""
+        scaled = A / self.scale[:, None] * self.scale
+        window = Windows(states / self.scale, driven / self.scale, np.zeros(1, int), len(states) - 1)
+        return forecast(scaled, np.eye(len(A)), window, True)[0, :, : len(A)] * self.scale
+
+    def predicted(self, rows: Array, inputs: Array) -> Array:
+        """Return what follows each row that has all rows before it that it needs."""
+        return self.coordinates.newest(self.states(rows) @ self.A.T + self.driven(inputs))
+
+    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Noise | None]:
+        """Return so many rows that follow these, and their noise, None in continuous time."""
+        A, driven = self.of_one_step(self.driven(inputs))
+        states = self.states(rows)
+        before = len(states) - 1
+        x = states[0] if before == 0 else self.estimated(states, driven[:before], A)[-1]
+        mean = self.coordinates.newest(driven_states(A, x, driven[before:])[1:])
+        assert len(mean) == steps
+        if self.noise is None:
+            return mean, None
+        C = self.coordinates.newest(np.eye(len(A))).T
+        return mean, Noise(A, C, self.noise, np.zeros(()), self.noise)  # from a known state, after one step

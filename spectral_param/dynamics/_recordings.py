@@ -175,12 +175,6 @@ def _pieces(recording: Recording, least: int) -> list[Recording]:
     ]
 
 
-def joined(parts: list[Part]) -> Part:
-    """Return all rows, one after another, and as many inputs: those of the last row of a recording are 0."""
-    inputs = [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
-    return np.concatenate([Y for Y, _ in parts]), np.concatenate(inputs)
-
-
 def pairs_of(parts: list[Part]) -> tuple[Array, Array, Array]:
     """Return X, Y and U of all pairs of successive rows."""
     X, Y, U = (np.vstack(M) for M in zip(*((Y[:-1], Y[1:], U) for Y, U in parts), strict=True))

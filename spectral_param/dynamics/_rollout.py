@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from spectral_param._matrices import Array
@@ -16,8 +18,19 @@ def driven_states(A: Array, x: Array, driven: Array) -> Array:
     return X
 
 
-def variances(A: Array, C: Array, Q: Array, R: Array, P: Array, steps: int) -> Array:
+class Noise(NamedTuple):
+    """Covariances of a roll-out: Q of what drives each step, R of the outputs C x, P of the first state."""
+
+    A: Array
+    C: Array
+    Q: Array
+    R: Array
+    P: Array
+
+
+def variances(noise: Noise, steps: int) -> Array:
     """Return the variances of the next outputs ``(steps, p)``: C P Cᵀ + R, P⁺ = A P Aᵀ + Q."""
+    A, C, Q, R, P = noise
     found = np.empty((steps, len(C)))
     for k in range(steps):
         found[k] = np.diag(C @ P @ C.T + R)

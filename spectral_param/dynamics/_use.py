@@ -1,33 +1,30 @@
-"""What a fitted model does: predictions, simulations, what each mode has of a recording."""
+"""What a fitted model does: predictions, simulations, their score, and what others take it as."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, overload
 
 import numpy as np
-import scipy.linalg
 from torch import nn
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._arrays import as_array, names_of, require_finite
 from spectral_param.dynamics._forecast.descent import ForecastFit
-from spectral_param.dynamics._forecast.windows import Windows, forecast
 from spectral_param.dynamics._intervals import Forecast, Interval, check_interval, conformal, gaussian
-from spectral_param.dynamics._measured import Coordinates
+from spectral_param.dynamics._measured import MeasuredSystem
 from spectral_param.dynamics._module import StableLinear
 from spectral_param.dynamics._one_step.fit import StableFit, Time
-from spectral_param.dynamics._recordings import Missing, delayed, recordings_of, side_by_side
-from spectral_param.dynamics._rollout import driven_states, variances, with_late_inputs
+from spectral_param.dynamics._recordings import Missing, recordings_of
+from spectral_param.dynamics._rollout import variances, with_late_inputs
 from spectral_param.dynamics._selection.choose import Choice
-from spectral_param.dynamics._sklearn import Estimator, not_fitted
+from spectral_param.dynamics._sklearn import not_fitted
 from spectral_param.dynamics._states.fit import StatesFit
-from spectral_param.dynamics._states.model import Innovations, filtered, predicted, rolled_out
+from spectral_param.dynamics._states.model import HiddenSystem
 from spectral_param.dynamics._states.order import OrderChoice
 from spectral_param.functional._checks import whole_number
 
 
-class Fitted(Estimator):
+class Fitted:
     """The part of :class:`StableLinearModel` that reads what ``fit`` set, and changes nothing."""
 
     time: Time
@@ -42,92 +39,38 @@ class Fitted(Estimator):
     C_: Array | None
     D_: Array | None
     K_: Array | None
-    lagged_inputs_: Array | None
     offset_: Array
     radius_: float | None
     states_: int | None
     dead_time_: Array | None
-    order_errors_: dict[int, float] | None
     choice_: Choice | OrderChoice | None
     forecast_error_: dict[str, Array] | None
     period_: int | None
     components_: Array | None
-    eigenvalues_: Array
     n_features_in_: int
-    natural_frequencies_: Array
-    natural_frequency_errors_: Array | None
-    damping_ratio_errors_: Array | None
-    _damping: Array
-    _doubts: list[str]  # of the damping
-    _coordinates: Coordinates
-    _scale: Array  # of each state: the unit in which an estimated start is the nearest
-    _vectors: Array  # of the eigenvalues, in the coordinates of A_
+    _system: MeasuredSystem | HiddenSystem
     _constant: bool  # whether there is c
-    _lags: int  # rows of inputs that act on a state, given or chosen
-    _filter: Innovations | None  # of hidden states
-    _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
-    _noise: Array | None  # covariance of what one step leaves, in the coordinates of A_
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
 
-    @property
-    def damping_ratios_(self) -> Array:
-        r"""−Re s / \|s\| of each eigenvalue; a warning says where the rows do not support it."""
-        for doubt in self._doubts:
-            warnings.warn(f"StableLinearModel.damping_ratios_: {doubt}", stacklevel=2)
-        return self._damping
-
-    @property
-    def _memory(self) -> int:
-        """Rows that a forecast needs."""
-        late = 0 if self.dead_time_ is None else int(self.dead_time_.max(initial=0))
-        return max(self._coordinates.delays, self._lags) + late
-
-    @property
-    def _all_inputs(self) -> Array | None:
-        """The matrix of the inputs of several rows side by side, the newest last."""
-        if self.B_ is None or self.lagged_inputs_ is None:
-            return self.B_
-        return np.hstack([self.lagged_inputs_, self.B_])
-
-    def _stacked(self, rows: Array) -> Array:
-        """Return the states of the model from the row on that has all rows before it that it needs."""
-        return self._coordinates.into(rows)[self._memory - self._coordinates.delays :]
-
-    def predict(self, X: Any, U: Any = None, window: int = 1) -> Array:
+    def predict(self, X: Any, U: Any = None) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
 
         Args:
-            X: States ``(N, n)``. With delays, a window or hidden states (outputs ``(N, p)``), in order of
-                time.
+            X: States ``(N, n)``. With delays or hidden states (outputs ``(N, p)``), in order of time.
             U: Inputs ``(N, m)``; with ``feedthrough`` one row more, for the last prediction.
-            window: Number of states from which each prediction starts: more than 1, the default, reduce noise
-                of the measurements. The start is the one that fits the window best.
 
         Returns:
-            Array ``(N − delays − window + 2, n)``, with the larger of ``delays`` and ``input_delays``. Each
-            prediction needs delays + window − 1 successive rows of X, and is what follows the last of them.
-            With hidden states, ``(N, p)``: each prediction uses all rows up to its own. Inputs that act late
-            leave fewer, those from the row on for which all inputs are known.
+            Array ``(N − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``. Each prediction
+            needs so many successive rows of X, and is what follows the last of them. With hidden states,
+            ``(N, p)``: each prediction uses all rows up to its own. Inputs that act late leave fewer, those
+            from the row on for which all inputs are known.
 
         Raises:
             ValueError: If the model is not fitted, or the shapes differ from those of the fit.
         """
         self._require_fit("predict")
-        window = whole_number(window, "StableLinearModel.predict: window")
-        if window > 1 and (self.time == "continuous" or self._filter is not None):
-            where = "in continuous time" if self._filter is None else "with hidden states"
-            raise ValueError(f"StableLinearModel.predict: expected window=1 {where}, got {window}.")
-        rows = self._states(X, "X", "predict", self._memory + window - 1)
-        if self._filter is not None:
-            inputs = self._acting(self._inputs(U, len(rows), "predict"))
-            found = filtered(self._filter, (rows[self._memory - 1 :], inputs[:-1]))[0]
-            return predicted(self._filter, found[1:], inputs[1:])
-        driven = self._driven(self._inputs(U, len(rows), "predict"))
-        states = self._stacked(rows)
-        if window > 1:
-            states = self._estimated(states, driven, window, self.A_)[:, -1]
-            driven = driven[window - 1 :]
-        return self._coordinates.newest(states @ self.A_.T + driven)
+        rows = self._states(X, "X", "predict", self._system.memory)
+        return self._system.predicted(rows, self._inputs(U, len(rows), "predict"))
 
     @overload
     def simulate(self, x0: Any, steps: int, U: Any = None) -> Array: ...
@@ -182,26 +125,15 @@ class Fitted(Estimator):
         caller = "StableLinearModel.simulate"
         steps = whole_number(steps, f"{caller}: steps", least=0)
         coverage = check_interval(caller, coverage, interval)
-        rows = self._states(x0, "x0", "simulate", self._memory, one=True)
+        rows = self._states(x0, "x0", "simulate", self._system.memory, one=True)
         inputs = self._inputs(U, len(rows) - 1 + steps, "simulate", exact=False)
-        if self._filter is not None:
-            rows, inputs = rows[self._memory - 1 :], self._acting(inputs)
-            found, P = filtered(self._filter, (rows, inputs[: len(rows)]))
-            mean = rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)
-        else:
-            mean = self._rolled(rows, inputs)
+        mean, noise = self._system.rolled_out(rows, inputs, steps)
         if coverage is None:
             return mean
         if interval == "gaussian":
-            if self._filter is not None:
-                R, Q = self._filter.noise, self._filter.K @ self._filter.noise @ self._filter.K.T
-                known = self._filter.C, Q, R, P
-            elif self._noise is not None:  # From a known state, after one step.
-                C = self._coordinates.newest(np.eye(len(self.A_))).T
-                known = C, self._noise, np.zeros(()), self._noise
-            else:
+            if noise is None:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
-            half = gaussian(variances(self.A_, *known, steps), coverage)
+            half = gaussian(variances(noise, steps), coverage)
         elif self._sizes is None:
             raise ValueError(
                 f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
@@ -215,105 +147,6 @@ class Fitted(Estimator):
         else:
             half = conformal(self._sizes, steps, coverage)
         return Forecast(mean, mean - half, mean + half)
-
-    def _rolled(self, rows: Array, inputs: Array) -> Array:
-        """Return the states that follow these rows."""
-        A, driven = self._of_one_step(self._driven(inputs))
-        states = self._stacked(rows)
-        before = len(states) - 1
-        x = states[0] if before == 0 else self._estimated(states, driven[:before], len(states), A)[0, -1]
-        return self._coordinates.newest(driven_states(A, x, driven[before:])[1:])
-
-    def amplitudes(self, X: Any, U: Any = None) -> Array:
-        """Return how much of each mode is in a recording, at its first state.
-
-        The recording is x_k = x* + Σ b_j λ_j^k φ_j, and the response to the inputs: x* is the point where the
-        offset holds the states still, and φ_j are the columns of ``modes_``. The amplitudes b are those that
-        fit all rows best. States that drift have no such point: x* is 0, and the response has the drift.
-
-        Args:
-            X: Recording ``(rows, n)``, in order of time.
-            U: Inputs, one row for each row of X or one less.
-
-        Returns:
-            Complex array, one entry for each of ``eigenvalues_``. Those of a pair are conjugate.
-
-        Raises:
-            ValueError: If the model is not fitted, or the shapes differ from those of the fit.
-        """
-        return self._free(X, U, "amplitudes")[0]
-
-    def reconstruct(self, X: Any, U: Any = None, modes: Any = None) -> Array:
-        """Return a recording as these modes describe it, from its amplitudes.
-
-        Args:
-            X: Recording ``(rows, n)``, in order of time.
-            U: Inputs, one row for each row of X or one less.
-            modes: Indices of ``eigenvalues_``; each brings its conjugate along. None, the default, takes all.
-
-        Returns:
-            Array ``(rows − delays + 1, n)``, with the larger of ``delays`` and ``input_delays``: x*, the
-            response to the inputs, and the sum over these modes.
-
-        Raises:
-            ValueError: If the model is not fitted, the shapes differ from those of the fit, or there is no
-                such mode.
-        """
-        b, center, forced = self._free(X, U, "reconstruct")
-        number = len(b)
-        chosen = np.ones(number, dtype=bool)
-        if modes is not None:
-            asked = np.atleast_1d(np.asarray(modes))
-            asked = asked if asked.size else asked.astype(int)
-            if asked.dtype.kind not in "iu" or not np.isin(asked, np.arange(-number, number)).all():
-                raise ValueError(
-                    f"StableLinearModel.reconstruct: expected modes to be indices of the {number} "
-                    f"eigenvalues, got {modes!r}."
-                )
-            chosen[:] = False
-            for i in asked % number:
-                # The two of a pair stand together, the positive frequency first.
-                chosen[[i, i + int(np.sign(self.eigenvalues_[i].imag))]] = True
-        steps = np.arange(len(forced))[:, None]
-        of_step = self.eigenvalues_ if self.time == "discrete" else np.exp(self.dt * self.eigenvalues_)
-        powers = of_step[chosen] ** steps
-        states = center + forced + ((powers * b[chosen]) @ self._vectors[:, chosen].T).real
-        return self._coordinates.newest(states)
-
-    def _free(self, X: Any, U: Any, method: str) -> tuple[Array, Array, Array]:
-        """Return the amplitudes, the point at rest, and the response to the inputs."""
-        self._require_fit(method)
-        if self._filter is not None:
-            raise ValueError(
-                f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
-            )
-        rows = self._states(X, "X", method, self._memory)
-        # The last row of inputs acts on no state of X.
-        inputs = self._inputs(U, len(rows) - 1, method, exact=False)
-        drifts = isinstance(self.choice_, Choice) and self.choice_.towards == "drift"
-        A, driven = self._of_one_step(self._driven(inputs) - (0 if drifts else self.offset_))
-        offset = self._of_one_step(self.offset_[None])[1][0]
-        center = 0 * offset if drifts else np.linalg.lstsq(np.eye(len(A)) - A, offset, rcond=None)[0]
-        rest = np.zeros(len(A))
-        forced = driven_states(A, rest, driven)
-        states = self._stacked(rows) - center - forced
-        first = self._estimated(states, np.zeros((len(states) - 1, len(A))), len(states), A)[0, 0]
-        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
-
-    def _of_one_step(self, driven: Array) -> tuple[Array, Array]:
-        """Return A and the inputs of steps of dt; in continuous time the inputs are held for a step."""
-        A, n = self.A_, len(self.A_)
-        if self.time == "discrete":
-            return A, driven
-        both = scipy.linalg.expm(self.dt * np.block([[A, np.eye(n)], [np.zeros((n, 2 * n))]]))
-        return both[:n, :n], driven @ both[:n, n:].T
-
-    def _estimated(self, states: Array, driven: Array, window: int, A: Array) -> Array:
-        """Return the states of each window of so many successive rows that fit the window best."""
-        scaled = A / self._scale[:, None] * self._scale
-        first = np.arange(len(states) - window + 1)
-        windows = Windows(states / self._scale, driven / self._scale, first, window - 1)
-        return forecast(scaled, np.eye(len(A)), windows, True)[:, :, : len(A)] * self._scale
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
@@ -337,7 +170,7 @@ class Fitted(Estimator):
                 "model.set_fit_request(U=True).set_score_request(U=True)."
             )
         after, predicted = [], []
-        memory = self._memory
+        memory = self._system.memory
         for r in recordings_of(
             "StableLinearModel.score",
             X,
@@ -360,20 +193,18 @@ class Fitted(Estimator):
 
         Returns:
             The module. ``module(x, u)`` is the next state (or the derivative), in the coordinates of ``A_``.
-            With ``lagged_inputs_``, u has as many rows of inputs side by side, the newest last.
+            u has as many rows of inputs side by side as ``B_``, the newest last.
 
         Raises:
             ValueError: If the model is not fitted, or has hidden states.
         """
-        self._require_fit("to_module")
-        if self._filter is not None:
-            raise ValueError(
-                "StableLinearModel.to_module: expected a model of measured states, got "
-                f"states={len(self.A_)}. Train a spectral_param.nn.StateSpace instead, whose cells[0] starts "
-                "as this model by start_from(model.to_dlti())."
-            )
+        self._measured(
+            "to_module",
+            " Train a spectral_param.nn.StateSpace instead, whose cells[0] starts as this model by "
+            "start_from(model.to_dlti()).",
+        )
         return StableLinear(
-            self.A_, self._all_inputs, self.offset_ if self._constant else None, self.time, self.fit_.bound
+            self.A_, self.B_, self.offset_ if self._constant else None, self.time, self.fit_.bound
         )
 
     def to_dlti(self) -> Any:
@@ -399,30 +230,28 @@ class Fitted(Estimator):
                 "StableLinearModel.to_dlti: expected discrete time, got a model of continuous time. Pass its "
                 "matrices to scipy.signal.lti."
             )
-        n, given = len(self.A_), self._all_inputs
-        if self.C_ is not None:
-            C, D = self.C_, np.eye(len(self.C_)) if self.D_ is None else self.D_
-            B = self.K_ if given is None else given
+        n, given = len(self.A_), self.B_
+        lags = 1 if given is None else self._system.lags  # An innovation acts in its own row.
+        if isinstance(self._system, HiddenSystem):
+            C, D = self._system.model.C, np.eye(self.n_features_in_) if self.D_ is None else self.D_
+            B = self._system.model.K if given is None else given
         else:
-            C = self._coordinates.newest(np.eye(n)).T
+            C = self._system.coordinates.newest(np.eye(n)).T
             B = np.eye(n) if given is None else given
             D = np.zeros((len(C), B.shape[1]))
-        assert B is not None
-        lags = 1 if given is None else self._lags  # An innovation acts in its own row.
         m = B.shape[1] // lags
         dead = np.zeros(m, dtype=int) if self.dead_time_ is None or given is None else self.dead_time_
         late = [int(dead[j % m]) + lags - 1 - j // m for j in range(B.shape[1])]
         return dlti(*with_late_inputs(self.A_, B, C, D, late, m), dt=self.dt)
 
     def _inputs(self, U: Any, rows: int, method: str, exact: bool = True) -> Array:
-        """Return so many rows of inputs; more than these are refused if the number has to be ``exact``.
-
-        With hidden states, there is one row more, of zeros unless inputs act on the outputs of their own row.
+        """Return so many rows of inputs, with feedthrough one more; if ``exact``, further rows are refused.
 
         Raises:
             ValueError: If there are inputs and the fit had none, or the other way round, or too few rows.
         """
-        caller, m = f"StableLinearModel.{method}", 0 if self.B_ is None else self.B_.shape[1]
+        caller = f"StableLinearModel.{method}"
+        m = 0 if self.B_ is None else self.B_.shape[1] // self._system.lags
         if (U is None) != (m == 0):
             raise ValueError(
                 f"{caller}: expected {'' if m else 'no '}inputs U, as in the fit, got "
@@ -436,27 +265,23 @@ class Fitted(Estimator):
                 f"{' and one more, with feedthrough' if self.feedthrough_ else ''}, got {U.shape}."
             )
         require_finite(U[:needed], "U", caller, "Fill in what is missing.")
-        if self._filter is None or self.feedthrough_:
-            return U[:needed]
-        return np.vstack([U[:needed], np.zeros((1, m))])
-
-    def _acting(self, inputs: Array) -> Array:
-        """Return what acts of the inputs of hidden states, from the first row on for which all is known."""
-        dead = np.zeros(inputs.shape[1], dtype=int) if self.dead_time_ is None else self.dead_time_
-        return side_by_side(delayed(inputs, dead.tolist(), self._memory - self._lags), self._lags)
-
-    def _driven(self, inputs: Array) -> Array:
-        """Return B u + c for each state that these rows make."""
-        if self._all_inputs is None:
-            return np.tile(self.offset_, (len(inputs) - self._memory + 1, 1))
-        U = side_by_side(inputs, self._lags)[self._memory - self._lags :]
-        return self.offset_ + U @ self._all_inputs.T
+        return U[:needed]
 
     def _require_fit(self, method: str) -> None:
         if not hasattr(self, "fit_"):
             raise not_fitted(
                 f"StableLinearModel.{method}: expected a fitted model, got one before fit. Call fit first."
             )
+
+    def _measured(self, method: str, remedy: str = "") -> MeasuredSystem:
+        """Return the system; raise a ValueError unless the model is fitted, and to measured states."""
+        self._require_fit(method)
+        if isinstance(self._system, HiddenSystem):
+            raise ValueError(
+                f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
+                f"{remedy}"
+            )
+        return self._system
 
     def _states(self, X: Any, name: str, method: str, least: int, one: bool = False) -> Array:
         """Return states as rows, at least so many; ``one`` allows a single state of one axis."""

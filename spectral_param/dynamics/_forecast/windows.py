@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart
-from spectral_param.dynamics._recordings import Part, joined
+from spectral_param.dynamics._recordings import Part
 
 Model = tuple[Array, Array]  # A, B
 
@@ -69,6 +69,12 @@ def windows_of(recordings: list[tuple[Array, Array]], horizon: int | None) -> li
         for some in np.array_split(first, -(-2 * len(first) // len(Y))):
             found.append(Windows(Y, U, some, h))
     return found
+
+
+def joined(parts: list[Part]) -> Part:
+    """Return all rows, one after another, and as many inputs: those of the last row of a recording are 0."""
+    inputs = [np.pad(U, ((0, 1), (0, 0))) for _, U in parts]
+    return np.concatenate([Y for Y, _ in parts]), np.concatenate(inputs)
 
 
 def forecast_error(A: Array, B: Array, windows: Windows, estimated: bool) -> float:
@@ -284,4 +290,4 @@ class Objective:
             H += gauss_newton(T, V, self.estimated)
             del V
         H.flat[:: len(H) + 1] += np.repeat([self.ridge, self.ridge_u], [n * n, n * m])
-        return point._replace(chart=chart, Q=Q), np.zeros(n * m), *chart.quadratic(G.T.ravel(), H)
+        return point._replace(chart=chart, Q=Q), np.zeros(n * m), G.T.ravel(), H

@@ -22,6 +22,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param._progress import steps
 from spectral_param.dynamics._eigenvalues import spectral_radius
 from spectral_param.dynamics._forecast.descent import (
     ForecastFit,
@@ -33,7 +34,6 @@ from spectral_param.dynamics._forecast.descent import (
 )
 from spectral_param.dynamics._forecast.windows import Model, Objective
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._recordings import Part, Places
 from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
 from spectral_param.dynamics._selection.shrunk import Drift, OneStep
@@ -137,18 +137,16 @@ def choose(
     towards: Array | None = None,
     starts: Sequence[str] = get_args(Start),
     shown: slice = slice(None),
-    verbose: int = 0,
 ) -> tuple[ForecastFit, Choice, list[Fold], list[Model], Way]:
     """Return the fit that forecasts rows held out best, what was chosen, folds, their models, the variant.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
-    are forecast: by the rows of inputs that act, the fewest first, and last, if any, levels that may drift. A
-    bar shows how far it is if ``verbose``.
+    are forecast: by the rows of inputs that act, the fewest first, and last, if any, levels that may drift.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    found = searched(variants, lead, radius, towards, starts, shown, verbose)
+    found = searched(variants, lead, radius, towards, starts, shown)
     best = picked(found.rows)
     fit, folds, models = found.fitted(best)
     choice = Choice(
@@ -170,7 +168,6 @@ def searched(
     towards: Array | None = None,
     starts: Sequence[str] = get_args(Start),
     shown: slice = slice(None),
-    verbose: int = 0,
 ) -> Searched:
     """Return the candidates, with the arguments of :func:`choose`."""
     fits = 4 * (len(variants) + sum(len(ladder_of(start)) + 1 for start in starts))
@@ -190,7 +187,7 @@ def searched(
             progress(4)
         return searches, *rows
 
-    with progress_of("horizon='cv'", fits, verbose) as progress:
+    with steps("horizon='cv'", fits, "fit") as progress:
         searches, rows, drifts = begun(False)
         if drifts and drifts[-1].score < picked([row for row in rows if row.still]).score:
             # Rows on both sides of a block know the level between them: only what follows is a judge.

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._forecast.windows import joined
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._recordings import Part, Places, joined, side_by_side
+from spectral_param.dynamics._recordings import Part, Places, side_by_side
 
 _SAME = 1e-9  # of the largest singular value of inputs: a direction that is smaller is rounding
 

@@ -71,7 +71,6 @@ def fit_states(
     states: int | Literal["cv"],
     options: Options,
     lead: int | None,
-    verbose: int = 0,
     both: bool = False,
 ) -> Found:
     """Return the fit of so many states.
@@ -91,7 +90,7 @@ def fit_states(
         if lead is None:
             lead = default_lead(max(len(Y) for Y, _ in rows))
         require(rows, 1, options.lags)
-        choice = order(rows, options, lead, verbose, both)
+        choice = order(rows, options, lead, both)
         n, dead = choice.states, choice.dead_time
         options = options._replace(feedthrough=choice.feedthrough)
         rows = shifted(rows, dead)

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._rollout import driven_states
+from spectral_param.dynamics._recordings import delayed, side_by_side
+from spectral_param.dynamics._rollout import Noise, driven_states
 
 Rows = tuple[Array, Array]  # outputs (rows, p) and inputs of the same rows (rows, m)
 
@@ -108,3 +109,35 @@ def rolled_out(model: Innovations, x: Array, U: Array, steps: int) -> Array:
         x = x @ model.A.T + forced[k]
     outputs += U @ model.D.T + model.d
     return outputs
+
+
+class HiddenSystem(NamedTuple):
+    """A fitted model, and when its inputs act."""
+
+    model: Innovations
+    dead: tuple[int, ...]  # rows by which each input acts late
+    lags: int  # rows of inputs side by side, the newest last
+
+    @property
+    def memory(self) -> int:
+        """Rows that a forecast needs."""
+        return self.lags + max(self.dead, default=0)
+
+    def acting(self, inputs: Array, rows: int) -> Array:
+        """Return what acts in so many rows, from the first for which all is known; 0 where none is given."""
+        inputs = np.pad(inputs, ((0, rows - len(inputs)), (0, 0)))
+        return side_by_side(delayed(inputs, self.dead, self.memory - self.lags), self.lags)
+
+    def predicted(self, rows: Array, inputs: Array) -> Array:
+        """Return what follows each row for which all inputs are known."""
+        inputs = self.acting(inputs, len(rows) + 1)
+        X, _ = filtered(self.model, (rows[self.memory - 1 :], inputs[:-1]))
+        return predicted(self.model, X[1:], inputs[1:])
+
+    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Noise]:
+        """Return so many rows that follow these, and their noise."""
+        inputs, rows = self.acting(inputs, len(rows) + steps), rows[self.memory - 1 :]
+        A, C, K, R = self.model.A, self.model.C, self.model.K, self.model.noise
+        X, P = filtered(self.model, (rows, inputs[: len(rows)]))
+        mean = rolled_out(self.model, X[-1], inputs[len(rows) :], steps)
+        return mean, Noise(A, C, K @ R @ K.T, R, P)

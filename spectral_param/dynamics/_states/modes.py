@@ -24,7 +24,8 @@ _FLAT = 1e-9  # of the largest curvature, in coordinates of curvature 1: a chang
 
 def spread_of(problem: Likelihood, point: FilterPoint) -> tuple[Array, Array]:
     """Return the eigenvalues λ ``(n,)``, and covariances ``(n, 2, 2)`` of the two parts of log λ."""
-    point, _, _, H = problem.expand(point, *point.chart.balanced())
+    point, _, g, H = problem.expand(point, *point.chart.balanced())
+    H = point.chart.quadratic(g, H, turns=0)[1]
     diagonal = np.diag(H)
     size = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     curvature, directions = np.linalg.eigh(H / size[:, None] / size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 from typing import NamedTuple
@@ -9,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from spectral_param._matrices import Array
+from spectral_param._progress import steps
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._progress import progress_of
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
 from spectral_param.dynamics._selection.folds import Fold, folds_of
 from spectral_param.dynamics._states.dead_time import heard, shifted
-from spectral_param.dynamics._states.model import Innovations, Options, Rows, filtered, predicted, rolled_out
-from spectral_param.dynamics._states.refine import Likelihood, basis_of, responses
+from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
+from spectral_param.dynamics._states.refine import Likelihood, held_out
 from spectral_param.dynamics._states.subspace import longest_span, newest
 
 _NAME = "StableLinearModel"
@@ -52,16 +53,21 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
 
 
 def excited(recordings: list[Rows], most: int, lags: int = 1) -> int:
-    """Return for how many states, at most so many, the inputs of successive rows are independent."""
-    for n in range(most):
+    """Return for how many states, at most so many, the inputs of successive rows are independent.
+
+    Inputs that are independent over many rows are so over fewer.
+    """
+    inputs = [newest(U, lags) for _, U in recordings]
+
+    def dependent(n: int) -> bool:
         rows = n + 1 + lags
-        stacked = [side_by_side(newest(U, lags), rows) for _, U in recordings if len(U) >= rows]
+        stacked = [side_by_side(U, rows) for U in inputs if len(U) >= rows]
         if not stacked:
-            return n
+            return True
         s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
-        if len(s) < stacked[0].shape[1] or s[-1] <= _SAME * s[0]:
-            return n
-    return most
+        return len(s) < stacked[0].shape[1] or bool(s[-1] <= _SAME * s[0])
+
+    return bisect.bisect_left(range(most), True, key=dependent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,17 +90,6 @@ class OrderChoice:
     error: float
     table: dict[str, Array] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def errors(self) -> dict[int, float]:
-        """The error of each order with the dead times that were taken."""
-        found: dict[int, float] = {}
-        for n, dead, error in zip(
-            *(self.table[name] for name in ("states", "dead_time", "error")), strict=True
-        ):
-            if dead == self.dead_time:
-                found[int(n)] = min(float(error), found.get(int(n), np.inf))
-        return found
-
 
 class _TooFewRowsError(ValueError):
     """No row can be held out."""
@@ -108,9 +103,7 @@ class Tried(NamedTuple):
     taken: tuple[int, bool]
 
 
-def order(
-    recordings: list[Rows], options: Options, lead: int, verbose: int = 0, both: bool = False
-) -> OrderChoice:
+def order(recordings: list[Rows], options: Options, lead: int, both: bool = False) -> OrderChoice:
     """Return what is chosen by −log p of held-out rows: order, dead times and feedthrough.
 
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
@@ -128,28 +121,26 @@ def order(
     tried: list[Tried] = []
     if any(dead):
         with contextlib.suppress(_TooFewRowsError):  # Of those that are left.
-            late = _late(recordings, quick, lead, verbose, both, dead)
+            late = _late(recordings, quick, lead, both, dead)
             way = late.taken
             beside, with_late = _compared(recordings, quick, lead, (none, late.dead), way)
             if not _as_likely(beside, with_late):
                 return _choice([Tried(none, {way: beside}, way), late], late)
             tried = [late]
-    at_once = _orders(recordings, quick, lead, verbose, both, none)
+    at_once = _orders(recordings, quick, lead, both, none)
     return _choice([at_once, *tried], at_once)
 
 
-def _late(
-    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
-) -> Tried:
+def _late(recordings: list[Rows], options: Options, lead: int, both: bool, dead: tuple[int, ...]) -> Tried:
     """Return the orders with dead times, each of which is shorter where that is more likely."""
     both = both and not min(dead)  # A late input has no use for feedthrough.
-    late = _orders(recordings, options, lead, verbose, both, dead)
+    late = _orders(recordings, options, lead, both, dead)
     for j in range(len(dead)):
         while late.dead[j]:
             earlier = (*late.dead[:j], late.dead[j] - 1, *late.dead[j + 1 :])
             if _as_likely(*_compared(recordings, options, lead, (late.dead, earlier), late.taken)):
                 break
-            late = _orders(recordings, options, lead, verbose, both, earlier)
+            late = _orders(recordings, options, lead, both, earlier)
     return late
 
 
@@ -176,9 +167,7 @@ def _compared(
     return [_of_rows(of, options, way[0]) for of in folds]
 
 
-def _orders(
-    recordings: list[Rows], options: Options, lead: int, verbose: int, both: bool, dead: tuple[int, ...]
-) -> Tried:
+def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dead: tuple[int, ...]) -> Tried:
     """Return the orders with these dead times, and the one that is taken of them."""
     recordings = shifted(recordings, dead)
     quick = options._replace(feedthrough=options.feedthrough or both)
@@ -196,7 +185,7 @@ def _orders(
         )
     found: dict[tuple[int, bool], Array] = {}
     through = quick.feedthrough
-    with progress_of("states='cv'", most, verbose) as progress:
+    with steps("states='cv'", most, "fit") as progress:
         for n in range(1, most + 1):
             found[n, through] = _of_rows(some, quick, n)
             best = min(found, key=lambda way: found[way].mean())
@@ -218,23 +207,19 @@ def _orders(
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
     """Return the choice with its table."""
-    names = ("states", "dead_time", "feedthrough", "error", "spread", "verdict")
-    columns: dict[str, list[object]] = {name: [] for name in names}
+    candidates: list[tuple[object, ...]] = []
     for of in tried:
         best = min(of.rows.values(), key=lambda rows: float(rows.mean()))
         for way, rows in sorted(of.rows.items()):
             with np.errstate(invalid="ignore"):
                 spread = (rows - best).std() / len(rows) ** 0.5
             verdict = _verdict(rows, best, way, of, of is taken)
-            for name, value in zip(
-                names, (way[0], of.dead, way[1], rows.mean(), spread, verdict), strict=True
-            ):
-                columns[name].append(value)
-    table = {name: np.array(of) for name, of in columns.items() if name not in ("dead_time", "verdict")}
-    for name in ("dead_time", "verdict"):
-        table[name] = np.empty(len(columns[name]), dtype=object)
-        table[name][:] = columns[name]
-    table = {name: table[name] for name in names}
+            candidates.append((way[0], of.dead, way[1], float(rows.mean()), float(spread), verdict))
+    names, table = ("states", "dead_time", "feedthrough", "error", "spread", "verdict"), {}
+    for name, column in zip(names, zip(*candidates, strict=True), strict=True):
+        plain = isinstance(column[0], (int, float))
+        table[name] = np.empty(len(column), dtype=type(column[0]) if plain else object)
+        table[name][:] = column
     n, through = taken.taken
     return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), table)
 
@@ -252,9 +237,9 @@ def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: 
 
 
 def _of_rows(some: list[Fold], options: Options, n: int) -> Array:
-    """Return −log p of the held-out rows, without its constant."""
-    models = [(Likelihood(fold.kept, options).fit(n), fold) for fold in some]
-    return np.concatenate([unlikely(model, *rows) for model, fold in models for rows in fold.held])
+    """Return −log p of the held-out rows once the filter has settled, without its constant."""
+    found = [rows for fold in some for rows in held_out(fold.kept, fold.held, n, options)]
+    return np.concatenate([rows[settling(len(rows)) :] for rows in found])
 
 
 def _as_likely(rows: Array, best: Array) -> bool:
@@ -263,26 +248,6 @@ def _as_likely(rows: Array, best: Array) -> bool:
         return rows is best
     more = rows - best
     return bool(more.sum() <= NUMBERS.chance * len(more) ** 0.5 * more.std())
-
-
-def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
-    """Return −log p of each row once the filter has settled, from the best first state for the others.
-
-    A block that begins far from the states of the other rows would count its start otherwise, which hides
-    what orders differ by.
-    """
-    try:
-        white = np.linalg.inv(np.linalg.cholesky(model.noise))
-    except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
-        return np.full(len(Y) - settling(len(Y)), np.inf)
-    X, _ = filtered(model._replace(first=0 * model.first, start=0 * model.start), (Y, U))
-    e = (Y - predicted(model, X[:-1], U)) @ white.T
-    basis, _ = basis_of((white @ responses(model.predictor, model.C, len(Y))).reshape(e.size, -1))
-    left = e.ravel() - basis @ (basis.T @ e.ravel())
-    # Each row is predicted from a start that the others give: its own share of the start is taken out.
-    e = (left / np.maximum(1 - np.square(basis).sum(axis=1), _SAME)).reshape(e.shape)
-    found: Array = 0.5 * (np.square(e).sum(axis=1) + np.linalg.slogdet(model.noise)[1])
-    return found[settling(len(Y)) :]
 
 
 def settling(rows: int) -> int:

@@ -35,7 +35,7 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
 from spectral_param.dynamics._eigenvalues import clipped, within
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
-from spectral_param.dynamics._states.subspace import longest_span, start_of
+from spectral_param.dynamics._states.subspace import starts_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
@@ -83,14 +83,8 @@ class Likelihood:
         return self.model(self.best(n))
 
     def best(self, n: int) -> FilterPoint:
-        """Return the point of this order from the better of two starts.
-
-        The rows of past and future of one are as few as the order needs, those of the other many, for a
-        filter that forgets slowly.
-        """
-        longest = longest_span(self.recordings, self.options.lags)
-        spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
-        starts = [self.first(*start_of(self.recordings, span, n, self.options)) for span in spans]
+        """Return the point of this order from the best of its starts."""
+        starts = [self.first(*start) for start in starts_of(self.recordings, n, self.options)]
         return self.refined(min(starts, key=lambda point: point.error))
 
     def model(self, point: FilterPoint) -> Innovations:
@@ -196,7 +190,7 @@ class Likelihood:
     def expand(
         self, point: FilterPoint, chart: Chart, turn: Array | None
     ) -> tuple[FilterPoint, Array, Array, Array]:
-        """Return the point of this chart, K and C, gradient and Gauss-Newton matrix."""
+        """Return the point of this chart, K and C, gradient and Gauss-Newton matrix by T, K and C."""
         if turn is not None:
             first = [turn.T @ x for x in point.first]
             point = point._replace(C=point.C @ turn, K=turn.T @ point.K, B=turn.T @ point.B, first=first)
@@ -209,7 +203,7 @@ class Likelihood:
             H = responses(point.predictor, white @ point.C, rows)
             given = self._given(U)
             moved = _convolved(point.predictor, H, np.hstack([X, e, given]))
-            in_A = chart.pull(moved[..., :n])
+            in_A = moved[..., chart.moving[0], chart.moving[1]]
             in_K = moved[..., n : n + p].reshape(rows, p, n * p)
             in_C = -(K.T @ moved[..., :n])
             in_C += white[:, :, None] * X[:, None, None]
@@ -220,7 +214,7 @@ class Likelihood:
             basis, _ = basis_of(H.reshape(-1, n))
             both -= basis @ (basis.T @ both)
             total = total + both.T @ both
-        number = len(chart.x) + 2 * n * p
+        number = len(chart.moving[0]) + 2 * n * p
         inner, mixed = total[number:-1, number:-1], total[number:-1]
         if len(inner):
             values, vectors = np.linalg.eigh(inner)
@@ -247,6 +241,36 @@ class Likelihood:
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
+
+
+def held_out(kept: list[Rows], held: list[Rows], n: int, options: Options) -> list[Array]:
+    """Return −log p of each row that is held out, by the model of this order of those that are kept."""
+    model = Likelihood(kept, options).fit(n)
+    return [unlikely(model, *rows) for rows in held]
+
+
+def unlikely(model: Innovations, Y: Array, U: Array) -> Array:
+    """Return −log p of each row, without its constant, from the best first state for the others.
+
+    A block that begins far from the states of the other rows would count its start otherwise, which hides
+    what orders differ by.
+    """
+    try:
+        white = np.linalg.inv(np.linalg.cholesky(model.noise))
+    except np.linalg.LinAlgError:  # Nothing of the rows of the fit is left, and so nothing is known.
+        return np.full(len(Y), np.inf)
+    predictor, left = model.A - model.K @ model.C, Y - U @ model.D.T - model.d
+    X = _driven(predictor, np.zeros(len(model.A)), U @ model.B.T + left @ model.K.T)
+    e = (left - X @ model.C.T) @ white.T
+    basis, _ = basis_of((white @ responses(predictor, model.C, len(Y))).reshape(e.size, -1))
+    left = e.ravel() - basis @ (basis.T @ e.ravel())
+    # Each row is predicted from a start that the others give: its own share of the start is taken out.
+    e = (left / np.maximum(1 - np.square(basis).sum(axis=1), _LOST)).reshape(e.shape)
+    found: Array = 0.5 * (np.square(e).sum(axis=1) + np.linalg.slogdet(model.noise)[1])
+    return found
+
+
+# Convolutions ---------------------------------------------------------------------------------------
 
 
 def _driven(A: Array, x: Array, driven: Array) -> Array:

@@ -31,7 +31,18 @@ _LOST = 1e-10  # a direction of the past that is smaller, relative to the larges
 _FLOOR = 1e-12  # of variances: outputs have the unit 1
 
 
-def start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tuple[Array, ...]:
+def starts_of(recordings: list[Rows], n: int, options: Options) -> list[tuple[Array, ...]]:
+    """Return two starts, or one if they are the same.
+
+    The rows of past and future of one are as few as n states need, those of the other many, for a filter that
+    forgets slowly.
+    """
+    longest = longest_span(recordings, options.lags)
+    spans = sorted({min(n + 2, longest), min(2 * n + 10, longest)})
+    return [_start_of(recordings, span, n, options) for span in spans]
+
+
+def _start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tuple[Array, ...]:
     """Return A, C and the covariances of w, of w with e, and of e, from pasts and futures of so many rows.
 
     w is what x_{k+1} has beside A x_k and B u_k, e what y_k has beside its prediction.

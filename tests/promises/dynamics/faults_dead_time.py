@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "newest: the oldest row of inputs is taken for the newest",
         "spectral_param/dynamics/_use.py",
-        "return np.hstack([self.lagged_inputs_, self.B_])",
-        "return np.hstack([self.B_, self.lagged_inputs_])",
+        "lags - 1 - j // m for j",
+        "j // m for j",
         "states_of_the_system",
     ),
     Fault(

@@ -40,7 +40,7 @@ FAULTS = (
     ),
     Fault(
         "later-input: a simulation from several rows begins with the inputs before them",
-        "spectral_param/dynamics/_use.py",
+        "spectral_param/dynamics/_measured.py",
         "driven_states(A, x, driven[before:])",
         "driven_states(A, x, driven[: len(driven) - before])",
         "several",

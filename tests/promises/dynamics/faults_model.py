@@ -12,8 +12,8 @@ FAULTS = (
     ),
     Fault(
         "held-input: a step of continuous time is one unit long",
-        "spectral_param/dynamics/_use.py",
-        "both = scipy.linalg.expm(self.dt * np.block(",
+        "spectral_param/dynamics/_measured.py",
+        "both = scipy.linalg.expm(self.step * np.block(",
         "both = scipy.linalg.expm(np.block(",
         "continuous",
     ),

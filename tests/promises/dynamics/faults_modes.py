@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "fading: a mode that grows is said to decay",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_modes.py",
         "np.inf, -1 / self.growth_rates_)",
         "np.inf, 1 / self.growth_rates_)",
         "decay_times",

@@ -19,14 +19,14 @@ FAULTS = (
     ),
     Fault(
         "own-start: a block that is held out begins in the state that is the origin",
-        "spectral_param/dynamics/_states/order.py",
+        "spectral_param/dynamics/_states/refine.py",
         "left = e.ravel() - basis @ (basis.T @ e.ravel())",
         "left = e.ravel()",
         "away_from_zero",
     ),
     Fault(
         "damping: the rate is divided by the frequency that is heard",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_modes.py",
         "-s.real / size), 0.0)",
         "-s.real / np.abs(s.imag)), 0.0)",
         "known_matrix",

@@ -19,16 +19,16 @@ FAULTS = (
     ),
     Fault(
         "feedthrough: a forecast reads the inputs of the row before",
-        "spectral_param/dynamics/_use.py",
-        "rolled_out(self._filter, found[-1], inputs[len(rows) :], steps)",
-        "rolled_out(self._filter, found[-1], inputs[len(rows) - 1 : -1], steps)",
+        "spectral_param/dynamics/_states/model.py",
+        "rolled_out(self.model, X[-1], inputs[len(rows) :], steps)",
+        "rolled_out(self.model, X[-1], inputs[len(rows) - 1 : -1], steps)",
         "feedthrough",
     ),
     Fault(
-        "lagged: the rows of the inputs before the newest are those after the oldest",
-        "spectral_param/dynamics/_use.py",
-        "np.hstack([self.lagged_inputs_, self.B_])",
-        "np.hstack([self.B_, self.lagged_inputs_])",
+        "lagged: the newest row of the inputs stands first",
+        "spectral_param/dynamics/_measured.py",
+        "U = side_by_side(inputs, self.lags)[",
+        "U = side_by_side(inputs[::-1], self.lags)[::-1][",
         "input_delays",
     ),
 )

@@ -19,7 +19,7 @@ FAULTS = (
     ),
     Fault(
         "rest: levels that drift are said to rest somewhere",
-        "spectral_param/dynamics/_use.py",
+        "spectral_param/dynamics/_modes.py",
         'self.choice_.towards == "drift"',
         'self.choice_.towards == "rest"',
         "their_sum",

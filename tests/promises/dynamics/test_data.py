@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from spectral_param import progress
 from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
 from tests.messages import about
 from tests.promises.dynamics.systems import chain, oscillators
@@ -251,12 +252,14 @@ def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
     X = driven[0][:50, :2]
     quiet = StableLinearModel(horizon="cv", lead=5).fit(X)
     assert shown == []
-    loud = StableLinearModel(horizon="cv", lead=5, verbose=1).fit(X)
+    with progress():
+        loud = StableLinearModel(horizon="cv", lead=5).fit(X)
     assert shown.count("one more") >= 4
     np.testing.assert_array_equal(quiet.A_, loud.A_)
     del shown[:]
-    hidden = StableLinearModel(states="cv", lead=5, verbose=1).fit(driven[0][:50, :1])
-    assert shown.count("one more") == len(hidden.order_errors_)
+    with progress():
+        hidden = StableLinearModel(states="cv", lead=5).fit(driven[0][:50, :1])
+    assert shown.count("one more") == len(hidden.choice_.table["states"])
     assert capsys.readouterr() == ("", "")
 
 

@@ -97,7 +97,7 @@ def test_rows_of_inputs_may_be_given(lags, outputs):
     Y = scipy.signal.lfilter([0.0, 1.0], [1.0, -0.8], acting, axis=0)
     noisy = Y + 0.01 * Y.std(axis=0) * rng.standard_normal(Y.shape)
     model = StableLinearModel(states=outputs, input_delays=lags).fit(noisy[:400], U=U[:400])
-    assert model.lagged_inputs_.shape == (outputs, lags - 1)
+    assert model.B_.shape == (outputs, lags)
     assert not model.dead_time_.any()
     rolled = model.simulate(noisy[:400], 99, U=U[:499])
     assert np.linalg.norm(rolled - Y[400:499]) <= 0.02 * np.linalg.norm(Y[400:499])

@@ -240,16 +240,12 @@ def test_several_measured_rows_give_a_better_start():
             rolled = model.simulate(X[last - rows + 1 : last + 1], 20)
             errors[rows] += np.square(rolled - clean[last + 1 : last + 21]).sum()
     assert errors[20] < 0.3 * errors[1]
-    predicted = model.predict(X[300:500], window=20)
-    assert predicted.shape == (181, 4)
-    np.testing.assert_allclose(predicted[0], model.simulate(X[300:320], 1)[0], atol=1e-12)
 
 
 def test_a_start_from_several_rows_takes_the_inputs_between_them():
     noisy, U, clean = chain(300, 0.0, 5)
     model = StableLinearModel(horizon=5).fit(noisy, U=U)
     np.testing.assert_allclose(model.simulate(clean[10:15], 20, U[10:34]), clean[15:35], atol=1e-6)
-    np.testing.assert_allclose(model.predict(clean[:50], U[:50], window=5), clean[5:51], atol=1e-6)
 
 
 @pytest.mark.nightly

@@ -132,8 +132,9 @@ def test_the_quadratic_form_in_the_coordinates_is_that_of_central_differences(n,
     A, B, windows, _ = problem(n, m)
     objective = Objective("measured", 1.0, 0.1, 0.2, np.zeros((n, n)), (windows,))
     chart, Q = Chart.of(A, 1.0)
-    point, in_B, g, _ = objective.expand(ForecastPoint(chart, Q, B), chart, None)
+    point, in_B, *by_T = objective.expand(ForecastPoint(chart, Q, B), chart, None)
     turns = n * (n - 1) // 2
+    g, _ = chart.quadratic(*by_T, turns)
     x = np.concatenate([np.zeros(turns), chart.x, in_B])
     assert len(g) == len(x) == n * (n + m)
 

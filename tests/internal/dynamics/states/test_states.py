@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from spectral_param.dynamics._descent import Chart
-from spectral_param.dynamics._rollout import variances
+from spectral_param.dynamics._rollout import Noise, variances
 from spectral_param.dynamics._states.model import Innovations, Options, filtered, rolled_out
-from spectral_param.dynamics._states.order import unlikely
-from spectral_param.dynamics._states.refine import Likelihood, gain_of
-from spectral_param.dynamics._states.subspace import start_of
+from spectral_param.dynamics._states.refine import Likelihood, gain_of, unlikely
+from spectral_param.dynamics._states.subspace import starts_of
 
 
 def model(seed=0, n=3, p=2, m=1):
@@ -45,6 +44,7 @@ def test_the_gradient_is_that_of_the_likelihood_at_the_best_linear_parameters(fe
         point = problem.point(chart, C, K, noise)
         noise = point.noise
     _, _, g, H = problem.expand(point, chart, None)
+    g, H = chart.quadratic(g, H, turns=0)
     x = np.concatenate([chart.x, K.ravel(), C.ravel()])
 
     def error(moved):
@@ -94,7 +94,7 @@ def test_variances_are_those_of_many_futures():
         x = x @ of.A.T + e @ of.K.T
     # A variance from so many is known to √(2 / number), 1 %; twelve of them to 4 %.
     Q = of.K @ of.noise @ of.K.T
-    np.testing.assert_allclose(variances(of.A, of.C, Q, of.noise, P, steps), found, rtol=0.04)
+    np.testing.assert_allclose(variances(Noise(of.A, of.C, Q, of.noise, P), steps), found, rtol=0.04)
 
 
 def test_roll_outs_of_several_states_are_those_of_each():
@@ -122,7 +122,7 @@ def test_the_refinement_lowers_the_error_of_its_start():
     Y, U, _ = recorded(of, 300, 5)
     options = Options(1.0, True, True, 30)
     problem = Likelihood([(Y, U)], options)
-    first = problem.first(*start_of(problem.recordings, 6, 3, options))
+    first = problem.first(*starts_of(problem.recordings, 3, options)[0])
     before, after = first.error, problem.refined(first).error
     assert after < before - 0.1
     # The start is consistent: no more than some likelihood of its parameters is left to gain.
@@ -134,5 +134,5 @@ def test_a_model_that_leaves_no_noise_in_some_direction_is_infinitely_unlikely()
     rows, inputs = np.random.default_rng(0).standard_normal((8, 2)), np.zeros((8, 1))
     assert np.isfinite(unlikely(model(), rows, inputs)).all()
     found = unlikely(model()._replace(noise=np.diag([1.0, 0.0])), rows, inputs)
-    assert len(found) == 6
+    assert len(found) == 8
     assert np.isinf(found).all()
