@@ -83,9 +83,9 @@ class StableLinearModel(Modes, Estimator):
             filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
             for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
             Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. None, the
-            default, tries both with ``states="cv"``, where U has as many rows as the outputs; else it means
-            False.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
+            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
+            ``states="cv"``, else False.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -181,7 +181,7 @@ class StableLinearModel(Modes, Estimator):
         lead: int | None = None,
         towards: Any = None,
         states: int | Literal["cv"] | None = None,
-        feedthrough: bool | None = None,
+        feedthrough: bool | Literal["cv"] | None = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
@@ -239,7 +239,7 @@ class StableLinearModel(Modes, Estimator):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
-        both = self.feedthrough is None and self.states == "cv" and whole_inputs(X, U)
+        both = self.feedthrough in (None, "cv") and self.states == "cv" and whole_inputs(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -247,7 +247,7 @@ class StableLinearModel(Modes, Estimator):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=both or bool(self.feedthrough),
+            whole_inputs=both or self._has_feedthrough(),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
@@ -284,8 +284,12 @@ class StableLinearModel(Modes, Estimator):
         for argument in ("horizon", "states"):
             if (value := getattr(self, argument)) is not None and value != "cv":
                 whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
-        if self.feedthrough not in (None, True, False):
-            raise ValueError(f"{_NAME}: expected feedthrough True, False or None, got {self.feedthrough!r}.")
+        allowed = (None, True, False, "cv") if self.states == "cv" else (None, True, False)
+        if self.feedthrough not in allowed:
+            raise ValueError(
+                f"{_NAME}: expected feedthrough True or False, or 'cv' with states='cv', got "
+                f"{self.feedthrough!r} with states={self.states!r}. Pass True or False."
+            )
         if self.start not in (None, *get_args(Start)):
             raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
         of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
@@ -321,10 +325,15 @@ class StableLinearModel(Modes, Estimator):
                     )
         return bound
 
+    def _has_feedthrough(self) -> bool:
+        """Return whether every fit has D."""
+        return self.feedthrough not in (None, False, "cv")
+
     def _fit_states(self, recordings: list[Recording], both: bool) -> None:
         """Fit hidden states, with feedthrough and without if ``both`` are tried."""
         max_iter = 30 if self.max_iter is None else self.max_iter
-        options = Options(self._bound, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
+        through = self._has_feedthrough()
+        options = Options(self._bound, through, self.offset, max_iter, lags=self.input_delays)
         assert self.states is not None
         found = fit_states(recordings, self.states, options, self.lead, both)
         model, blocks = found.model, found.blocks

@@ -293,7 +293,7 @@ def test_what_cannot_be_fitted_is_refused():
     with refused("feedthrough"):
         StableLinearModel(feedthrough=True).fit(Y, U=U)
     with refused("feedthrough", "cv"):
-        StableLinearModel(states="cv", feedthrough="cv").fit(Y, U=U)
+        StableLinearModel(states=2, feedthrough="cv").fit(Y, U=U)
     model = StableLinearModel(states=2).fit(Y, U=U)
     with refused("U"):
         model.simulate(Y, 3)
