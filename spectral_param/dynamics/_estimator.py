@@ -13,7 +13,7 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, Units, Variant, blocks_of
+from spectral_param.dynamics._measured import Coordinates, Units, Variant, above_noise, blocks_of
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
 from spectral_param.dynamics._recordings import (
@@ -28,7 +28,7 @@ from spectral_param.dynamics._remarks import (
     nearly_unexplained,
     no_better,
     remarks_on_columns,
-    remarks_on_damping,
+    remark_on_damping,
     remarks_on_inputs,
     remarks_on_pairs,
     require_variation,
@@ -380,8 +380,9 @@ class StableLinearModel(Fitted):
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
         _say(remarks_on_inputs(variant.parts), 4)
-        if self.delays > 1:
-            self._doubts = remarks_on_damping(variant.units.parts(variant.parts, False))
+        above = above_noise(variant.units.parts(variant.parts, False)) if self.delays > 1 else None
+        if above is not None:
+            self._doubts = [remark_on_damping(variant.parts[0][0].shape[1], above)]
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
@@ -390,7 +391,7 @@ class StableLinearModel(Fitted):
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            variants = self._variants(rows, inputs, variant)
+            variants = self._variants(rows, inputs, variant, above)
             # Of the rows stacked for delays only the newest is forecast.
             found, choice, folds, of_folds, way = choose(
                 {way: of.scaled() for way, of in variants.items()},
@@ -403,6 +404,8 @@ class StableLinearModel(Fitted):
             )
             variant = variants[way]
             self._constant = variant.offset
+            if way.rank is not None:
+                self._doubts = []
             fit: StableFit | ForecastFit = restored(found, variant.units, variant.offset)
             models = [variant.units.restored(*model) for model in of_folds]
         else:
@@ -422,12 +425,16 @@ class StableLinearModel(Fitted):
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
 
-    def _variants(self, rows: list[Array], inputs: list[Array], variant: Variant) -> dict[Way, Variant]:
-        """Return what "cv" tries: earlier inputs, too, and levels that drift."""
+    def _variants(
+        self, rows: list[Array], inputs: list[Array], variant: Variant, above: int | None
+    ) -> dict[Way, Variant]:
+        """Return what "cv" tries: earlier inputs, too, the directions above noise, levels that drift."""
         lags, coordinates = self.input_delays, variant.coordinates
         found = {Way(lags): variant}
         if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
             found[Way(self.delays)] = Variant.of(rows, inputs, coordinates, self.delays, self.offset)
+        if above is not None and self.rank is None and self.towards is None:
+            found |= {way._replace(rank=above): of for way, of in found.items()}
         count = self.delays + 1
         long = min(map(len, rows)) > max(count, lags) + 1  # for a pair of differences
         may_drift = self.rank is None and self.towards is None and (self.radius or 1.0) >= 1
@@ -539,6 +546,8 @@ class StableLinearModel(Fitted):
         rounded = (height / (largest or 1.0)).round(12)
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
+        if isinstance(self.choice_, Choice) and self.choice_.rank is not None:
+            self.eigenvalues_[self.choice_.rank :] = 0.0  # but for rounding
         self._vectors = self.modes_ = vectors[:, order].astype(np.complex128)
         onto = self.C_ if self.components_ is None else self.components_.T
         if onto is not None:
