@@ -559,7 +559,7 @@ class StableLinearModel(Fitted):
         kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
         with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
             self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
-        self._set_damping(rates / unit)
+        self._set_damping(self.growth_rates_ + 2j * np.pi * self.frequencies_)
 
     def _set_damping(self, s: Array) -> None:
         """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""
