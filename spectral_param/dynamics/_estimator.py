@@ -27,8 +27,8 @@ from spectral_param.dynamics._recordings import (
 from spectral_param.dynamics._remarks import (
     nearly_unexplained,
     no_better,
-    remarks_on_columns,
     remark_on_damping,
+    remarks_on_columns,
     remarks_on_inputs,
     remarks_on_pairs,
     require_variation,

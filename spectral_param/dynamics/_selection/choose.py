@@ -51,11 +51,12 @@ class Choice:
             state on itself), ``"drift"`` (differences are constant) or ``"given"``.
         error: Mean over the leads of the relative error on held-out rows, in the coordinates of ``A_``.
         lagged_inputs: Whether earlier rows of the inputs act, too, as many as there are delays.
-        rank: Leading directions of stacked rows on which A acts, the others holding noise alone; None for all.
+        rank: Leading directions of stacked rows on which A acts, if the others hold noise alone; else None.
         table: The candidates, as scikit-learn's ``cv_results_``: an array for each of ``"start"``,
             ``"horizon"``, ``"ridge"``, ``"towards"``, ``"rank"``, ``"lags"`` (rows of the inputs that act),
-            ``"error"``, ``"spread"`` (the standard deviation of the errors of the blocks), ``"factor"``, ``"score"``
-            (error times factor, of which the least is taken) and ``"verdict"`` (why it was or was not taken).
+            ``"error"``, ``"spread"`` (the standard deviation of the errors of the blocks), ``"factor"``,
+            ``"score"`` (error times factor, of which the least is taken) and ``"verdict"`` (why it was or was
+            not taken).
     """
 
     horizon: int | None
