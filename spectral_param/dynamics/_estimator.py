@@ -13,7 +13,14 @@ from spectral_param.dynamics._arrays import as_matrix, names_of
 from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
 from spectral_param.dynamics._forecast.windows import Objective
 from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import Coordinates, MeasuredSystem, Units, Variant, blocks_of
+from spectral_param.dynamics._measured import (
+    Coordinates,
+    MeasuredSystem,
+    Units,
+    Variant,
+    above_noise,
+    blocks_of,
+)
 from spectral_param.dynamics._modes import Modes
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
@@ -28,8 +35,8 @@ from spectral_param.dynamics._recordings import (
 from spectral_param.dynamics._remarks import (
     nearly_unexplained,
     no_better,
+    remark_on_damping,
     remarks_on_columns,
-    remarks_on_damping,
     remarks_on_inputs,
     remarks_on_pairs,
     require_variation,
@@ -367,8 +374,9 @@ class StableLinearModel(Modes, Estimator):
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
         _say(remarks_on_inputs(variant.parts), 4)
-        if self.delays > 1:
-            self._doubts = remarks_on_damping(variant.units.parts(variant.parts, False))
+        above = above_noise(variant.units.parts(variant.parts, False)) if self.delays > 1 else None
+        if above is not None:
+            self._doubts = [remark_on_damping(variant.parts[0][0].shape[1], above)]
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
@@ -377,7 +385,7 @@ class StableLinearModel(Modes, Estimator):
         folds: list[Fold] = []
         models: list[tuple[Array, Array, Array]] = []
         if self.horizon == "cv":
-            variants = self._variants(rows, inputs, variant)
+            variants = self._variants(rows, inputs, variant, above)
             # Of the rows stacked for delays only the newest is forecast.
             found, choice, folds, of_folds, way = choose(
                 {way: of.scaled() for way, of in variants.items()},
@@ -389,6 +397,8 @@ class StableLinearModel(Modes, Estimator):
             )
             variant = variants[way]
             self._constant = variant.offset
+            if way.rank is not None:
+                self._doubts = []
             fit: StableFit | ForecastFit = restored(found, variant.units, variant.offset)
             models = [variant.units.restored(*model) for model in of_folds]
         else:
@@ -408,12 +418,16 @@ class StableLinearModel(Modes, Estimator):
         period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
         self._set_held(blocks, residuals, period)
 
-    def _variants(self, rows: list[Array], inputs: list[Array], variant: Variant) -> dict[Way, Variant]:
-        """Return what "cv" tries: earlier inputs, too, and levels that drift."""
+    def _variants(
+        self, rows: list[Array], inputs: list[Array], variant: Variant, above: int | None
+    ) -> dict[Way, Variant]:
+        """Return what "cv" tries: earlier inputs, too, the directions above noise, levels that drift."""
         lags, coordinates = self.input_delays, variant.coordinates
         found = {Way(lags): variant}
         if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
             found[Way(self.delays)] = Variant.of(rows, inputs, coordinates, self.delays, self.offset)
+        if above is not None and self.rank is None and self.towards is None:
+            found |= {way._replace(rank=above): of for way, of in found.items()}
         count = self.delays + 1
         long = min(map(len, rows)) > max(count, lags) + 1  # for a pair of differences
         may_drift = self.rank is None and self.towards is None and (self.radius or 1.0) >= 1

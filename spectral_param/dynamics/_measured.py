@@ -14,6 +14,8 @@ from spectral_param.dynamics._recordings import Part, side_by_side
 from spectral_param.dynamics._rollout import Noise, driven_states
 from spectral_param.dynamics._selection.folds import Fold
 
+_NOISE = 1e-6  # of the largest singular value of states: a floor that is smaller is rounding
+_FLAT = 2  # directions that make a floor
 _TINY = 1e-8  # a column that varies by less than this part of its size has the unit of a constant
 
 
@@ -120,6 +122,23 @@ class Variant(NamedTuple):
     def scaled(self) -> list[Part]:
         """Return the recordings in their units."""
         return self.units.parts(self.parts, self.offset)
+
+
+def above_noise(parts: list[Part]) -> int | None:
+    """Return in how many directions states hold more than noise; None unless noise alone fills several.
+
+    White noise σ of N rows has singular values from σ(√N − √n) to σ(√N + √n) in n directions (Marchenko and
+    Pastur, "Distribution of eigenvalues for some sets of random matrices", 1967). Those within this ratio of
+    the smallest one are the floor.
+    """
+    X = np.vstack([Y[:-1] for Y, _ in parts])
+    N, n = X.shape
+    if n >= N:
+        return None
+    s = np.sqrt(np.maximum(np.linalg.eigvalsh(X.T @ X)[::-1], 0.0))
+    beyond = (n / N) ** 0.5
+    above = int((s > s[-1] * (1 + beyond) / (1 - beyond)).sum())
+    return None if s[-1] <= _NOISE * s[0] or n - above < _FLAT or not above else above
 
 
 def _deviation(M: Array) -> Array:

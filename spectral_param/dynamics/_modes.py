@@ -113,6 +113,8 @@ class Modes(Fitted):
         rounded = (height / (largest or 1.0)).round(12)
         order = np.lexsort((-eigenvalues.imag, np.abs(eigenvalues.imag), -rounded))
         self.eigenvalues_ = eigenvalues[order].astype(np.complex128)
+        if isinstance(self.choice_, Choice) and self.choice_.rank is not None:
+            self.eigenvalues_[self.choice_.rank :] = 0.0  # but for rounding
         self._vectors = self.modes_ = vectors[:, order].astype(np.complex128)
         onto = self.C_ if self.components_ is None else self.components_.T
         if onto is not None:
@@ -124,7 +126,7 @@ class Modes(Fitted):
         kept = np.abs(self.growth_rates_) <= 10 * len(self.A_) * np.finfo(float).eps * scale
         with np.errstate(divide="ignore"):  # What does not decay, up to rounding, has the time ∞.
             self.decay_times_ = np.where(kept, np.inf, -1 / self.growth_rates_)
-        self._set_damping(rates / unit)
+        self._set_damping(self.growth_rates_ + 2j * np.pi * self.frequencies_)
 
     def _set_damping(self, s: Array) -> None:
         """Set natural frequencies, damping ratios and their deviations, from eigenvalues s per time."""

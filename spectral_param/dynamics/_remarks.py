@@ -17,8 +17,6 @@ _ENOUGH = 3000  # rows of a recording that are looked at
 _MANY = 100  # inputs of successive rows from which on nothing is looked at
 _SHARE = 0.02  # of the states' squares: transients that tell A and B apart
 _DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
-_NOISE = 1e-6  # of the largest singular value of stacked rows: a floor that is smaller is rounding
-_FLAT = 2  # directions that make a floor
 
 
 def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, rank: int | None) -> list[str]:
@@ -120,27 +118,13 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     ]
 
 
-def remarks_on_damping(parts: list[Part]) -> list[str]:
-    """Return what to say of the damping of stacked rows, of which some directions hold noise alone.
-
-    White noise σ of N rows has singular values from σ(√N − √n) to σ(√N + √n) in n directions (Marchenko and
-    Pastur, "Distribution of eigenvalues for some sets of random matrices", 1967). Those within this ratio of
-    the smallest one are the floor. A mode in the floor is one of the noise, and draws others with it.
-    """
-    X = np.vstack([Y[:-1] for Y, _ in parts])
-    N, n = X.shape
-    if n >= N:
-        return []
-    s = np.sqrt(np.maximum(np.linalg.eigvalsh(X.T @ X)[::-1], 0.0))
-    beyond = (n / N) ** 0.5
-    above = int((s > s[-1] * (1 + beyond) / (1 - beyond)).sum())
-    if s[-1] <= _NOISE * s[0] or n - above < _FLAT or not above:
-        return []
-    return [
+def remark_on_damping(n: int, above: int) -> str:
+    """Return what to say of the damping of n stacked states, of which so many hold more than noise."""
+    return (
         f"expected modes that the rows carry, got {n} states, of which {n - above} hold noise alone: they "
         "bias the damping of the others, by much where it is small. Pass states='cv' without delays and "
         "horizon, which finds the number of states and has damping_ratio_errors_."
-    ]
+    )
 
 
 def no_better(errors: dict[str, Array]) -> list[str]:

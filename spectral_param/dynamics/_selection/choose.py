@@ -4,7 +4,7 @@ Blocks of successive rows are held out in turn. Each candidate is fitted without
 rows from measured starts:
 
 1. one step, shrunk towards the zero matrix, the identity ("no change") and a regression of each state on
-   itself, with eigenvalues clipped;
+   itself, with eigenvalues clipped; of stacked rows also in the directions that hold more than noise;
 2. where a linear drift has a better score than no change, differences that are shrunk towards it;
 3. from the best of the first, horizons from short to long, with both starts, each fit from the one before.
 
@@ -34,7 +34,7 @@ from spectral_param.dynamics._forecast.descent import (
 )
 from spectral_param.dynamics._forecast.windows import Model, Objective
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._recordings import Part, Places
+from spectral_param.dynamics._recordings import Part, Places, triangular_pairs
 from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
 from spectral_param.dynamics._selection.shrunk import Drift, OneStep
 
@@ -51,10 +51,12 @@ class Choice:
             state on itself), ``"drift"`` (differences are constant) or ``"given"``.
         error: Mean over the leads of the relative error on held-out rows, in the coordinates of ``A_``.
         lagged_inputs: Whether earlier rows of the inputs act, too, as many as there are delays.
+        rank: Leading directions of stacked rows on which A acts, if the others hold noise alone; else None.
         table: The candidates, as scikit-learn's ``cv_results_``: an array for each of ``"start"``,
-            ``"horizon"``, ``"ridge"``, ``"towards"``, ``"lags"`` (rows of the inputs that act), ``"error"``,
-            ``"spread"`` (the standard deviation of the errors of the blocks), ``"factor"``, ``"score"``
-            (error times factor, of which the least is taken) and ``"verdict"`` (why it was or was not taken).
+            ``"horizon"``, ``"ridge"``, ``"towards"``, ``"rank"``, ``"lags"`` (rows of the inputs that act),
+            ``"error"``, ``"spread"`` (the standard deviation of the errors of the blocks), ``"factor"``,
+            ``"score"`` (error times factor, of which the least is taken) and ``"verdict"`` (why it was or was
+            not taken).
     """
 
     horizon: int | None
@@ -63,6 +65,7 @@ class Choice:
     towards: str
     error: float
     lagged_inputs: bool = False
+    rank: int | None = None
     table: dict[str, Array] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -74,6 +77,7 @@ class Way(NamedTuple):
 
     lags: int  # rows of the inputs that act
     levels: int = 0  # side by side in a state, if they may drift
+    rank: int | None = None  # leading directions of the states that are fitted; None for all
 
 
 class Candidate(NamedTuple):
@@ -109,6 +113,7 @@ def table_of(rows: list[Candidate], taken: Candidate) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for name, of in zip(Candidate._fields, zip(*rows, strict=True), strict=True):
         if name == "way":
+            found["rank"] = np.array([way.rank for way in of], dtype=object)
             name, of = "lags", tuple(way.lags for way in of)
         plain = all(isinstance(value, (int, float)) for value in of)
         found[name] = np.array(of, dtype=None if plain else object)
@@ -156,6 +161,7 @@ def choose(
         best.towards,
         best.error,
         best.way.lags > min(way.lags for way in variants),
+        best.way.rank,
         table_of(found.rows, best),
     )
     return fit, choice, folds, models, best.way
@@ -170,6 +176,7 @@ def searched(
     shown: slice = slice(None),
 ) -> Searched:
     """Return the candidates, with the arguments of :func:`choose`."""
+    fewest = min(way.lags for way in variants)
     fits = 4 * (len(variants) + sum(len(ladder_of(start)) + 1 for start in starts))
 
     def begun(trend: bool) -> tuple[dict[Way, _Search], list[Candidate], list[Candidate]]:
@@ -183,7 +190,7 @@ def searched(
             if way.levels and len(folds_of(parts, lead, places, trend)) < 2:
                 continue  # A row less than the others have is too few.
             searches[way] = _Search(way, parts, places, lead, shown, partial(kind, radius=radius), trend)
-            rows[way.levels > 0].extend(searches[way].one_step(len(searches) > 1))
+            rows[way.levels > 0].extend(searches[way].one_step(way.lags == fewest and not way.levels))
             progress(4)
         return searches, *rows
 
@@ -215,13 +222,15 @@ class Searched(NamedTuple):
 
     def fitted(self, row: Candidate) -> tuple[ForecastFit, list[Fold], list[Model]]:
         """Return the fit of a candidate to all rows, the folds, and the fits to them."""
-        search, parts = self.searches[row.way], self.variants[row.way]
+        search = self.searches[row.way]
+        parts = search.onto(self.variants[row.way])
         of_folds = self.models[row] if row in self.models else search.fits(row)
         whole = search.kind(parts)
         A, B = search.on_all_rows(row, self.one, of_folds, parts, whole)
         error = search.objective(whole, row).over(parts, row.horizon).error(A, B)
+        A, B = search.back(A, B)
         fit = ForecastFit(A, B, error, error, whole.radius, spectral_radius(A), row.horizon, row.start)
-        return fit, search.folds, of_folds
+        return fit, search.folds, [search.back(*model) for model in of_folds]
 
 
 def _some(parts: list[Part], lead: int) -> Places:
@@ -252,7 +261,10 @@ class _Search:
         trend: bool,
     ) -> None:
         self.way, self.lead, self.shown, self.kind = way, lead, shown, kind
-        self.parts, self.folds = cut(parts, some), folds_of(parts, lead, some, trend)
+        self.V = None
+        if way.rank is not None:
+            self.V = np.linalg.svd(triangular_pairs(parts)[0])[2][: way.rank].T
+        self.parts, self.folds = self.onto(cut(parts, some)), folds_of(parts, lead, some, trend)
         if len(self.folds) < 2:
             raise ValueError(
                 "StableLinearModel: expected at least 6 rows for horizon='cv', which holds rows out, got "
@@ -260,24 +272,37 @@ class _Search:
                 "ridge > 0, or record more."
             )
         self.whole = kind(self.parts)
-        self.data = [kind(fold.kept) for fold in self.folds]
+        self.kept = [self.onto(fold.kept) for fold in self.folds]
+        self.data = [kind(kept) for kept in self.kept]
         self.n, self.m = self.whole.n, self.whole.m
         # Whether there are about as many rows as unknowns in a row of A and B.
         self.few = sum(len(U) for _, U in self.parts) < NUMBERS.few * (self.n + self.m)
         self.driven = any(np.ptp(U, axis=0).any() for _, U in self.parts)
 
+    def onto(self, parts: list[Part]) -> list[Part]:
+        """Return the recordings in the directions that are fitted."""
+        return parts if self.V is None else [(Y @ self.V, U) for Y, U in parts]
+
+    def back(self, A: Array, B: Array) -> Model:
+        """Return A and B that act on all directions."""
+        return (A, B) if self.V is None else (self.V @ A @ self.V.T, self.V @ B)
+
+    def errors(self, models: list[Model]) -> tuple[Array, Array]:
+        """Return the errors of stacks of models, one for each fold, and their spread."""
+        return errors(self.folds, [self.back(*model) for model in models], self.lead, self.shown)
+
     def fits(self, row: Candidate) -> list[Model]:
         """Return the fits of one step without the rows that are held out."""
         return [data.fit(row.towards, row.ridge) for data in self.data]
 
-    def one_step(self, lagged: bool) -> list[Candidate]:
-        """Return the fits of one step."""
+    def one_step(self, plain: bool) -> list[Candidate]:
+        """Return the fits of one step; plain ones have no more inputs than they must."""
         ridges = np.array(NUMBERS.ridges)
         ways = [(towards, ridge) for towards in self.whole.aims for ridge in NUMBERS.ridges]
         stacks = []
         for data in self.data:
             stacks.append(data.shrunk(ridges, stable=self.n <= NUMBERS.many))
-        error, spread = errors(self.folds, stacks, self.lead, self.shown)
+        error, spread = self.errors(stacks)
         del stacks  # before the next ones are made
         factor, first = np.full(len(ways), NUMBERS.complicated), 0
         if error[0] >= NUMBERS.exact and self.few:
@@ -285,7 +310,7 @@ class _Search:
             # unless the ridge is not small.
             factor[[ridge < NUMBERS.least for _, ridge in ways]] = np.inf
             first = int(np.argmax(ridges >= NUMBERS.least))
-        if not lagged:
+        if plain:
             factor[first] = 1.0
         still = "no change", NUMBERS.ridges[-1]
         if still in ways and not self.driven:
@@ -295,7 +320,7 @@ class _Search:
             for i in range(len(ways)):
                 if i in best:
                     models = [(A[None], B[None]) for A, B in (data.fit(*ways[i]) for data in self.data)]
-                    of, spread_of = errors(self.folds, models, self.lead, self.shown)
+                    of, spread_of = self.errors(models)
                     error[i], spread[i] = of[0], spread_of[0]
                 else:
                     factor[i] = np.inf
@@ -333,14 +358,14 @@ class _Search:
             factor = 1.0 if horizon is None else NUMBERS.complicated
             row = one._replace(start=start, horizon=horizon, factor=factor)
             here: list[Model] = []
-            for data, fold, model in zip(self.data, self.folds, models, strict=True):
-                aim = self.objective(data, row).over(fold.kept, horizon)
+            for data, kept, model in zip(self.data, self.kept, models, strict=True):
+                aim = self.objective(data, row).over(kept, horizon)
                 # The fold before may have found a better minimum.
                 here.append(descend(aim, *aim.least(model, *here[-1:]), NUMBERS.steps, NUMBERS.coarse))
             progress(len(here))
             models = here
             stacks = [(A[None], B[None]) for A, B in models]
-            (error,), (spread,) = errors(self.folds, stacks, self.lead, self.shown)
+            (error,), (spread,) = self.errors(stacks)
             found[row._replace(error=float(error), spread=float(spread))] = models
             if error > NUMBERS.hopeless * one.error:
                 break

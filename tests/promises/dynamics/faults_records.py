@@ -40,9 +40,9 @@ FAULTS = (
     ),
     Fault(
         "hum: states that hold noise alone are not noticed",
-        "spectral_param/dynamics/_remarks.py",
-        "if s[-1] <= _NOISE * s[0] or",
-        "if s[-1] <= s[0] or",
+        "spectral_param/dynamics/_measured.py",
+        "s[-1] <= _NOISE * s[0] or",
+        "s[-1] <= s[0] or",
         "hold_noise_alone",
     ),
 )

@@ -302,7 +302,19 @@ def test_the_table_says_what_was_taken_and_why(noise, inputs, start):
     X, U, _ = chain(160, noise, 1)
     model = StableLinearModel(horizon="cv", lead=20, start=start).fit(X, U=U if inputs else None)
     choice, table = model.choice_, model.choice_.table
-    names = ["start", "horizon", "ridge", "towards", "lags", "error", "spread", "factor", "score", "verdict"]
+    names = [
+        "start",
+        "horizon",
+        "ridge",
+        "towards",
+        "rank",
+        "lags",
+        "error",
+        "spread",
+        "factor",
+        "score",
+        "verdict",
+    ]
     assert list(table) == names
     assert len({len(column) for column in table.values()}) == 1
     np.testing.assert_array_equal(table["score"], table["factor"] * np.maximum(table["error"], 1e-8))
