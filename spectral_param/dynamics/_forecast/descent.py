@@ -61,7 +61,7 @@ def rungs_below(horizon: int | None, start: str, parts: list[Part]) -> list[int]
         return []
     goal = longest if horizon is None else min(horizon, longest)
     below = [h for h in ladder_of(start) if h < goal]
-    return [h for h in below if sum(map(operations, windows_of(parts, h))) <= NUMBERS.cost]
+    return [h for h in below if sum(map(operations, windows_of(parts, h, start))) <= NUMBERS.cost]
 
 
 def ladder_of(start: str) -> tuple[int, ...]:

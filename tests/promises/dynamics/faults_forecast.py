@@ -24,4 +24,11 @@ FAULTS = (
         "in_E = inner @ E @ T.T",
         "general_search or many_unknowns",
     ),
+    Fault(
+        "few-starts: windows with measured starts are as few as those with estimated ones",
+        "spectral_param/dynamics/_forecast/windows.py",
+        'h // (30 if start == "measured" else 2)',
+        "h // 2",
+        "every_row",
+    ),
 )

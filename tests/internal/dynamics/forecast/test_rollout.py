@@ -21,7 +21,7 @@ def problem(n, m=2, rows=20, horizon=7):
     A = rng.standard_normal((n, n))
     A *= 0.9 / np.abs(np.linalg.eigvals(A)).max()
     data = [(rng.standard_normal((rows, n)), rng.standard_normal((rows - 1, m)))]
-    return A, rng.standard_normal((n, m)), windows_of(data, horizon)[0], rng
+    return A, rng.standard_normal((n, m)), windows_of(data, horizon, "estimated")[0], rng
 
 
 def rows_of(windows, last=0):
@@ -29,17 +29,18 @@ def rows_of(windows, last=0):
     return windows.first[:, None] + np.arange(windows.h + 1 - last)
 
 
-def test_windows_overlap_by_half_and_end_with_the_recording():
+@pytest.mark.parametrize(("start", "first"), [("estimated", [0, 2, 4, 6, 7]), ("measured", range(8))])
+def test_where_windows_begin_and_that_they_end_with_the_recording(start, first):
     rows = np.arange(12.0)[:, None]
     long, short = (rows, rows[:-1]), (rows[:3], rows[:2])
-    shorter, windows = windows_of([long, short], 4)
+    shorter, windows = windows_of([long, short], 4, start)
     states = shorter.Y[rows_of(shorter), 0]
     np.testing.assert_array_equal(states, [[0, 1, 2]])
     states = windows.Y[rows_of(windows), 0]
-    np.testing.assert_array_equal(states[:, 0], [0, 2, 4, 6, 7])
-    np.testing.assert_array_equal(states[:, -1], [4, 6, 8, 10, 11])
+    np.testing.assert_array_equal(states[:, 0], first)
+    np.testing.assert_array_equal(states[:, -1], np.array(first) + 4)
     np.testing.assert_array_equal(windows.U[rows_of(windows, 1), 0], states[:, :-1])
-    assert [w.h for w in windows_of([long, short], None)] == [2, 11]
+    assert [w.h for w in windows_of([long, short], None, start)] == [2, 11]
 
 
 @pytest.mark.parametrize("n", SIZES)
