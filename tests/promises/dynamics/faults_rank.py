@@ -12,7 +12,7 @@ FAULTS = (
     ),
     Fault(
         "residue: rounding of what is left out is read as modes",
-        "spectral_param/dynamics/_estimator.py",
+        "spectral_param/dynamics/_modes.py",
         "self.eigenvalues_[self.choice_.rank :] = 0.0",
         "self.eigenvalues_[self.choice_.rank :] += 0.0",
         "hold_noise_alone",
