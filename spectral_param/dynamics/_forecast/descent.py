@@ -13,7 +13,7 @@ import scipy.optimize
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, below, levenberg, rotation, turned
 from spectral_param.dynamics._eigenvalues import clipped, spectral_radius, within
-from spectral_param.dynamics._forecast.windows import ForecastPoint, Model, Objective, operations, windows_of
+from spectral_param.dynamics._forecast.windows import ForecastPoint, Model, Objective, operations
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._measured import Units
 from spectral_param.dynamics._numbers import NUMBERS
@@ -61,7 +61,7 @@ def rungs_below(horizon: int | None, start: str, parts: list[Part]) -> list[int]
         return []
     goal = longest if horizon is None else min(horizon, longest)
     below = [h for h in ladder_of(start) if h < goal]
-    return [h for h in below if sum(map(operations, windows_of(parts, h, start))) <= NUMBERS.cost]
+    return [h for h in below if operations(parts, h, start) <= NUMBERS.cost]
 
 
 def ladder_of(start: str) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def continued(
 ) -> Model:
     """Return the model of the last of these horizons, each horizon from the model before."""
     for horizon in horizons:
-        model = descend(objective.over(parts, horizon), *model, NUMBERS.steps, gain)
+        model = descend(objective.over(parts, horizon), [model], NUMBERS.steps, gain)
     return model
 
 
@@ -87,12 +87,12 @@ def climb(
 ) -> ForecastFit:
     """Return the fit of this horizon, after fits of shorter ones unless there is a first model."""
     A, B = _one_step(parts, objective.radius) if initial is None else initial
-    begin = first = clipped(A, objective.radius), B
-    last = objective.over(parts, horizon)
+    first = clipped(A, objective.radius), B
+    last, starts = objective.over(parts, horizon), [first]
     if initial is None:
         below = rungs_below(horizon, objective.start, parts)
-        begin = last.least(first, continued(parts, below, objective, first, _GAIN))
-    A, B = descend(last, *begin, max_iter)
+        starts.append(continued(parts, below, objective, first, _GAIN))
+    A, B = descend(last, starts, max_iter)
     return ForecastFit(
         A,
         B if B.shape[1] else None,
@@ -128,11 +128,12 @@ def _one_step(parts: list[Part], radius: float) -> Model:
 # The descent -----------------------------------------------------------------------------------------
 
 
-def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: float = _GAIN) -> Model:
-    """Return A and B after at most this many steps from A and B.
+def descend(objective: Objective, starts: Sequence[Model], iterations: int, gain: float = _GAIN) -> Model:
+    """Return A and B after at most this many steps from the start of least error.
 
     The descent ends at a step that gains less than ``gain`` of the error.
     """
+    A, B = objective.least(*starts) if len(starts) > 1 else starts[0]
     radius, (n, m) = objective.radius, B.shape
     first = clipped(A, radius)
     point = objective.point(*Chart.of(first, radius), B)
@@ -141,7 +142,7 @@ def descend(objective: Objective, A: Array, B: Array, iterations: int, gain: flo
     else:
         point = levenberg(objective, point, iterations, n * (n - 1) // 2, relative=gain)
     # The given A, where it satisfies the bound, also to the last digit: its chart may differ by rounding.
-    return objective.least((first, B), (within(point.A, radius), point.B))
+    return objective.better((first, B), point)
 
 
 def _lbfgs(objective: Objective, first: ForecastPoint, iterations: int, gain: float) -> ForecastPoint:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart
+from spectral_param.dynamics._eigenvalues import within
 from spectral_param.dynamics._recordings import Part
 
 Model = tuple[Array, Array]  # A, B
@@ -142,10 +143,13 @@ def gradient(A: Array, windows: Windows, V: Array) -> tuple[float, Array]:
     return squares / 2, total
 
 
-def operations(windows: Windows) -> float:
-    """Return about how many multiplications the cheaper Gauss-Newton matrix takes."""
-    n, m, h = windows.Y.shape[1], windows.U.shape[1], windows.h
-    return float(min(h, 2 * len(windows.first) * n) * h * (n * (n + m)) ** 2)
+def operations(recordings: list[tuple[Array, Array]], horizon: int, start: str) -> float:
+    """Return about how many multiplications the Gauss-Newton matrix of a horizon takes."""
+    total = 0.0
+    for windows in windows_of(recordings, horizon, start):
+        n, m, h = windows.Y.shape[1], windows.U.shape[1], windows.h
+        total += min(h, 2 * len(windows.first) * n) * h * (n * (n + m)) ** 2  # the cheaper way
+    return total
 
 
 def gauss_newton(A: Array, V: Array, estimated: bool) -> Array:
@@ -260,6 +264,10 @@ class Objective:
     def least(self, *models: Model) -> Model:
         """Return the model A, B with the least error."""
         return min(models, key=lambda model: self.error(*model))
+
+    def better(self, first: Model, point: ForecastPoint) -> Model:
+        """Return the model of a point, or the first one if that has less error, inside the bound."""
+        return self.least(first, (within(point.A, self.radius), point.B))
 
     def _penalty(self, A: Array, B: Array) -> float:
         A = A - self.towards

@@ -361,7 +361,7 @@ class _Search:
             for data, kept, model in zip(self.data, self.kept, models, strict=True):
                 aim = self.objective(data, row).over(kept, horizon)
                 # The fold before may have found a better minimum.
-                here.append(descend(aim, *aim.least(model, *here[-1:]), NUMBERS.steps, NUMBERS.coarse))
+                here.append(descend(aim, [model, *here[-1:]], NUMBERS.steps, NUMBERS.coarse))
             progress(len(here))
             models = here
             stacks = [(A[None], B[None]) for A, B in models]
@@ -383,11 +383,11 @@ class _Search:
         first = self.whole.fit(one.towards, one.ridge)
         model = continued(self.parts, below, objective, first, NUMBERS.coarse)
         last = objective.over(self.parts, row.horizon)
-        model = descend(last, *last.least(model, *of_folds), 3 * NUMBERS.steps)
+        model = descend(last, [model, *of_folds], 3 * NUMBERS.steps)
         if sum(len(Y) for Y, _ in parts) == sum(len(Y) for Y, _ in self.parts):
             return model
         whole = self.objective(data, row).over(parts, row.horizon)
-        return descend(whole, *model, NUMBERS.steps, NUMBERS.coarse)
+        return descend(whole, [model], NUMBERS.steps, NUMBERS.coarse)
 
 
 # Continuous time ----------------------------------------------------------------------------------

@@ -159,12 +159,12 @@ def _judges(folds: list[Fold]) -> list[Fold]:
 
 def _share(fold: Fold) -> float:
     """Return the share of the squares that are kept, least over the directions of two successive inputs."""
+    if not fold.held[0][1].shape[1]:
+        return 1.0
     kept, held = (
         np.vstack([side_by_side(U, 2) for _, U in of if len(U) > 1] or [np.zeros((0, 2 * of[0][1].shape[1]))])
         for of in (fold.kept, fold.held)
     )
-    if not kept.shape[1]:
-        return 1.0
     both = np.vstack([kept, held])
     size = np.sqrt(np.square(both).sum(axis=0))
     _, s, Vt = np.linalg.svd(both / np.where(size > 0, size, 1), full_matrices=False)

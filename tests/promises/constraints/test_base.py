@@ -113,7 +113,9 @@ def test_meta_device_then_loaded(n) -> None:
         trained = sp.constrain(Holder(member), "weight", constraint, init=init)
         expected = trained.weight.detach()
         module.load_state_dict(trained.state_dict(), assign=True)
-        assert torch.equal(module.weight, expected)
+        # A radius that is followed is found anew, and differs by rounding.
+        rtol = tolerance(member.dtype, n) if n > 4 else 0.0
+        torch.testing.assert_close(module.weight.detach(), expected, rtol=rtol, atol=0.0)
         assert not any(t.is_meta for t in (*module.parameters(), *module.state_dict().values()))
         module.weight.abs().sum().backward()
 
