@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +129,7 @@ def folds_of(
         count = min(len(places), 4)
         others = [[place for i, place in enumerate(places) if i % count != k] for k in range(count)]
         found = [fold(others[k], places[k::count]) for k in range(count)]
-        return _judges(found) if judged else found
+        return judges(found) if judged else found
     if single and rows < 4 * lead:
         # Blocks in the middle would cut a short recording into pieces.
         third, sixth = rows // 3, rows // 6
@@ -145,24 +146,30 @@ def folds_of(
     found = [of for of in folds if of.kept and of.held]
     if trend and len(found) < 2:  # A short recording has too few rows before the blocks.
         return folds_of(recordings, lead, places, judged=judged)
-    return _judges(found) if judged else found
+    return judges(found) if judged else found
 
 
-def _judges(folds: list[Fold]) -> list[Fold]:
-    """Return the folds whose inputs move as those that are held out do; all if there are none.
+def judges(folds: list[Fold], by: Literal["inputs", "rows"] = "inputs") -> list[Fold]:
+    """Return the folds that keep what moves as that which is held out does; all if fewer than two do.
 
-    A fit to rows with constant inputs knows nothing of a step that is held out, and its error is no verdict.
+    A fit to rows with constant inputs knows nothing of a step that is held out, one to the rest of a decay
+    nothing of a mode that is over, and its error is no verdict.
     """
-    told = [fold for fold in folds if _share(fold) * (1 + NUMBERS.unheard) >= 1]
-    return told or folds
+    most = NUMBERS.unheard if by == "inputs" else NUMBERS.loud
+    told = [fold for fold in folds if _share(fold, by == "inputs") * (1 + most) >= 1]
+    return told if len(told) > 1 else folds
 
 
-def _share(fold: Fold) -> float:
-    """Return the share of the squares that are kept, least over the directions of two successive inputs."""
-    if not fold.held[0][1].shape[1]:
+def _share(fold: Fold, inputs: bool) -> float:
+    """Return the share of the squares that are kept, least over the directions of two successive rows."""
+    width = fold.held[0][inputs].shape[1]
+    if not width:
         return 1.0
     kept, held = (
-        np.vstack([side_by_side(U, 2) for _, U in of if len(U) > 1] or [np.zeros((0, 2 * of[0][1].shape[1]))])
+        np.vstack(
+            [side_by_side(part[inputs], 2) for part in of if len(part[inputs]) > 1]
+            or [np.zeros((0, 2 * width))]
+        )
         for of in (fold.kept, fold.held)
     )
     both = np.vstack([kept, held])

@@ -15,11 +15,11 @@ from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
-from spectral_param.dynamics._selection.folds import Fold, folds_of
+from spectral_param.dynamics._selection.folds import Fold, folds_of, judges
 from spectral_param.dynamics._states.dead_time import heard, shifted
 from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
 from spectral_param.dynamics._states.refine import Likelihood, held_out
-from spectral_param.dynamics._states.subspace import longest_span, newest
+from spectral_param.dynamics._states.subspace import correlated, longest_span, newest
 
 _NAME = "StableLinearModel"
 _SAME = 1e-9  # of the largest singular value of the inputs: a direction that is smaller is rounding
@@ -171,7 +171,7 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
     """Return the orders with these dead times, and the one that is taken of them."""
     recordings = shifted(recordings, dead)
     quick = options._replace(feedthrough=options.feedthrough or both)
-    some = folds_of(recordings, lead)
+    some = _folds(recordings, lead)
     most = 0
     if len(some) > 1:
         most = min(NUMBERS.states, *(largest_order(fold.kept, options.lags) for fold in some))
@@ -185,12 +185,14 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
         )
     found: dict[tuple[int, bool], Array] = {}
     through = quick.feedthrough
+    # Three modes may need six states, and with three, four and five be no better than with two.
+    least = correlated(recordings, most, options)
     with steps("states='cv'", most, "fit") as progress:
         for n in range(1, most + 1):
             found[n, through] = _of_rows(some, quick, n)
             best = min(found, key=lambda way: found[way].mean())
             progress(1)
-            if n - best[0] >= NUMBERS.patience:
+            if n >= least and n - best[0] >= NUMBERS.patience:
                 break
     if not np.isfinite(found[best].mean()):
         raise _TooFewRowsError(
@@ -203,6 +205,12 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
         found[n, False] = _of_rows(some, quick._replace(feedthrough=False), n)
         through = not _as_likely(found[n, False], found[n, True])
     return Tried(dead, found, (n, through))
+
+
+def _folds(recordings: list[Rows], lead: int) -> list[Fold]:
+    """Return the folds that judge: without inputs by the rows, which go on by themselves."""
+    folds = folds_of(recordings, lead)
+    return folds if recordings[0][1].shape[1] else judges(folds, "rows")
 
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
@@ -261,7 +269,7 @@ def forecasts(recordings: list[Rows], options: Options, n: int, lead: int) -> li
     Folds without rows for so many states are left out.
     """
     found = []
-    for fold in folds_of(recordings, lead):
+    for fold in _folds(recordings, lead):
         if largest_order(fold.kept, options.lags) < n:
             continue
         problem = Likelihood(fold.kept, options)

@@ -10,4 +10,18 @@ FAULTS = (
         "np.inf, 1 / self.growth_rates_)",
         "decay_times",
     ),
+    Fault(
+        "early: orders are not tried up to what past and future have in common",
+        "spectral_param/dynamics/_states/order.py",
+        "if n >= least and n - best[0] >= NUMBERS.patience:",
+        "if n - best[0] >= NUMBERS.patience:",
+        "every_mode",
+    ),
+    Fault(
+        "loud: the start of a decay judges models that did not see it",
+        "spectral_param/dynamics/_states/order.py",
+        'judges(folds, "rows")',
+        "folds",
+        "every_mode",
+    ),
 )

@@ -27,6 +27,16 @@ def chain(rows, noise, seed):
     return X + noise * X.std(axis=0) * rng.standard_normal(X.shape), U, X
 
 
+def ringing(frequencies, damping, sensors, rows, noise, seed, dt=0.02):
+    """Return rows of free oscillations without noise, and with noise as a share of their deviations."""
+    rng, w = np.random.default_rng(seed), 2 * np.pi * np.array(frequencies)
+    damping = np.asarray(damping)
+    s = w * (-damping + 1j * np.sqrt(1 - damping**2))
+    size = rng.uniform(0.5, 1, len(w)) * np.exp(1j * rng.uniform(0, 2 * np.pi, len(w)))
+    X = (np.exp(dt * np.outer(np.arange(rows), s)) * size).real @ rng.standard_normal((len(w), sensors))
+    return X, X + noise * X.std(axis=0) * rng.standard_normal(X.shape)
+
+
 def roll_out_error(model, noisy, clean, U=None, lead=40):
     """Return the mean over windows of the relative error from measured starts."""
     errors = []

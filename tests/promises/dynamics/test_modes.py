@@ -5,7 +5,7 @@ import pytest
 
 from spectral_param.dynamics import StableLinearModel
 from tests.messages import about
-from tests.promises.dynamics.systems import chain
+from tests.promises.dynamics.systems import chain, ringing
 
 DT = 0.05
 
@@ -107,3 +107,33 @@ def test_delays_and_continuous_time():
 def test_modes_that_do_not_exist_are_refused(model, two_tones, modes):
     with pytest.raises(ValueError, match=about("modes", "4 eigenvalues")):
         model.reconstruct(two_tones[0], modes=modes)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "damping", "sensors", "rows", "noise", "seed"),
+    [
+        # Up to five states are no better than one or two.
+        ((4.0, 7.0, 13.0), (0.02, 0.01, 0.015), 1, 800, 0.02, 0),
+        pytest.param(
+            (2.0, 4.5, 8.0, 10.0, 14.0),
+            (0.01, 0.012, 0.02, 0.008, 0.015),
+            2,
+            1000,
+            0.05,
+            1,
+            marks=pytest.mark.nightly,
+        ),
+        # The first block holds most of the fastest mode.
+        ((3.0, 6.5, 11.0), (0.01, 0.02, 0.03), 2, 600, 0.03, 1),
+        pytest.param(
+            (2.0, 5.0, 9.0, 12.0), (0.03, 0.02, 0.01, 0.02), 3, 500, 0.1, 0, marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_every_mode_of_a_decay_is_found(frequencies, damping, sensors, rows, noise, seed) -> None:
+    _, Y = ringing(frequencies, damping, sensors, rows, noise, seed, dt=0.01)
+    model = StableLinearModel(states="cv", dt=0.01).fit(Y)
+    nearest = np.abs(model.natural_frequencies_ - np.array(frequencies)[:, None]).argmin(axis=1)
+    assert len(set(nearest)) == len(frequencies)
+    np.testing.assert_allclose(model.natural_frequencies_[nearest], frequencies, rtol=0.01)
+    np.testing.assert_allclose(model.damping_ratios_[nearest], damping, rtol=0.25)

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from spectral_param.dynamics import StableLinearModel
-
-
-def ringing(frequencies, damping, sensors, rows, noise, seed, dt=0.02):
-    """Return rows of free oscillations without noise, and with noise as a share of their deviations."""
-    rng, w = np.random.default_rng(seed), 2 * np.pi * np.array(frequencies)
-    s = w * (-damping + 1j * np.sqrt(1 - damping**2))
-    size = rng.uniform(0.5, 1, len(w)) * np.exp(1j * rng.uniform(0, 2 * np.pi, len(w)))
-    X = (np.exp(dt * np.outer(np.arange(rows), s)) * size).real @ rng.standard_normal((len(w), sensors))
-    return X, X + noise * X.std(axis=0) * rng.standard_normal(X.shape)
+from tests.promises.dynamics.systems import ringing
 
 
 def era(Y, count, dt, blocks=40):
