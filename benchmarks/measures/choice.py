@@ -11,23 +11,33 @@ import math
 import pkgutil
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
+import numpy as np
+
+from benchmarks.measures.forecasts import STABLE, fits
 from benchmarks.problems.choice import KEYS, choice_of
-from benchmarks.problems.forecasts import Problem, problems
+from benchmarks.problems.forecasts import Problem, drawn, forecast_error, problems
+from benchmarks.problems.one_step import height
 from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 from spectral_param import dynamics
 from spectral_param.dynamics._numbers import NUMBERS
+from spectral_param.dynamics._selection import choose
 
 DEPENDS = (
     "spectral_param/dynamics",
     ":(exclude)spectral_param/dynamics/_states",
     "benchmarks/measures/choice.py",
+    "benchmarks/measures/forecasts.py",
     "benchmarks/problems/choice.py",
     "benchmarks/problems/forecasts.py",
+    "benchmarks/problems/one_step.py",
+    "benchmarks/rivals/dynamics.py",
 )
 VARIES = "choice|without"  # Rounding decides between what is equally good.
 
@@ -51,6 +61,7 @@ WITHOUT: dict[str, Any] = {
     "solve": 10**9,
 }
 _NONE = "nothing"
+NEW = 100  # the first of the seeds that the choice was not made with
 
 
 def tasks(quick: bool) -> Iterator[Task]:
@@ -61,6 +72,8 @@ def tasks(quick: bool) -> Iterator[Task]:
     """
     for name, make in _problems(quick):
         yield Task(name, partial(_of, make), threads=1)
+    for name, make in list(drawn(NEW).items())[: 2 if quick else None]:
+        yield Task(f"new seeds, {name}", partial(_beside, make), threads=1)
     for number in [_NONE, *WITHOUT][: 2 if quick else None]:
         yield Task(f"without {number}", partial(_without, number, quick), threads=1)
 
@@ -79,6 +92,57 @@ def _of(make: Callable[[], Problem]) -> Result:
         "held_out_error": choice.error,
         "error": error,
     }
+
+
+def _beside(make: Callable[[], Problem]) -> Result:
+    """Return the error of the choice, of each of its candidates, and of each of the other methods."""
+    problem, searches = make(), []
+    searched = choose.searched
+
+    def kept(*arguments: Any) -> choose.Searched:
+        searches.append(searched(*arguments))
+        return searches[-1]
+
+    with mock.patch.object(choose, "searched", kept):
+        model, error = choice_of(problem)
+    found, V = searches[-1], model.components_
+    candidates = []
+    for row in found.rows:
+        if row.way.levels:
+            continue  # Differences: no A of the states.
+        fit = found.fitted(row)[0]
+        scaled, driving = found.variants[row.way][0]
+        X = problem.recordings[0][: len(scaled)]
+        unit = _unit(X if V is None else X @ V.T, scaled)
+        A, B = unit[:, None] * fit.A / unit, None
+        if problem.inputs is not None:
+            B = unit[:, None] * fit.B / _unit(problem.inputs[0][: len(driving)], driving)
+        if V is not None:
+            A, B = V.T @ A @ V, None if B is None else V.T @ B
+        candidates.append(forecast_error(problem, A, B))
+    others = {name: fit for name, fit in fits(problem).items() if not name.startswith("horizon")}
+    return {
+        "error": error,
+        "candidates": candidates,
+        "others": {n: _error(problem, f) for n, f in others.items()},
+    }
+
+
+def _unit(plain: Any, scaled: Any) -> Any:
+    """Return the unit of each column."""
+    return (plain * scaled).sum(axis=0) / np.square(scaled).sum(axis=0)
+
+
+def _error(problem: Problem, fit: Callable[[], tuple[Any, Any]]) -> float:
+    """Return the error of the forecasts of a method, infinity if it fails or is not stable."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            A, B = fit()
+        except (ValueError, RuntimeError, IndexError, np.linalg.LinAlgError):
+            return math.inf
+    stable = bool(np.isfinite(A).all()) and height(A) <= STABLE
+    return forecast_error(problem, A, B) if stable else math.inf
 
 
 def _without(number: str, quick: bool) -> Result:
@@ -126,6 +190,29 @@ def worth() -> Table:
         )
     header = ["number", "is", "becomes", "errors 5 % larger", "5 % smaller", "mean ratio", "largest", "time"]
     return header, rows
+
+
+def generalised() -> Table:
+    """Return how often the choice was near the best of candidates and methods, of problems of new seeds."""
+    families: dict[str, list[tuple[Result, float, float]]] = {}
+    for name, result in named("choice", "new seeds").items():
+        candidates, others = (
+            min((error for error in errors if error is not None), default=None)
+            for errors in (result["candidates"], result["others"].values())
+        )
+        families.setdefault(name.split(",")[0], []).append(
+            (result, _ratio(result["error"], candidates), _ratio(result["error"], others))
+        )
+    families["all"] = [of for found in families.values() for of in found]
+    rows = []
+    for family, of in families.items():
+        cells = [str(sum(ratio <= 1.05 for ratio in each)) for each in list(zip(*of, strict=True))[1:]]
+        worst = [max(mine, their) for _, mine, their in of]
+        both = str(sum(ratio <= 1.05 for ratio in worst))
+        cells += [both, f"{statistics.median(worst):.3f}", f"{max(worst):.3g}"]
+        rows.append([marked(family, [result for result, *_ in of]), str(len(of)), *cells])
+    near = [f"within 5 % of the best {of}" for of in ("candidate", "other method", "of both")]
+    return ["family", "problems", *near, "ratio to the best, median", "largest"], rows
 
 
 def _ratio(error: float | None, before: float | None) -> float:

@@ -43,7 +43,7 @@ class Numbers(NamedTuple):
     unheard: float = 10.0  # Squares of inputs held out over those kept from which on a block is no judge.
     # Free decays had 2 to 165 in their first block, stationary systems at most 0.7, random walks 0.5 to 7.
     loud: float = 3.0  # The same of outputs without inputs, for hidden states.
-    few: int = 2  # Rows for each state and input that estimated starts and small ridges need.
+    few: int = 2  # Rows for each state and input that small ridges need.
     least: float = 1e-4  # Least ridge where rows are fewer.
     longest: int = 2000  # Rows up to which whole recordings are a horizon.
     many: int = 64  # States from which on only the best of the shrunk fits are made stable.

@@ -340,8 +340,6 @@ class _Search:
         """Return the horizons from short to long."""
         longest = max(len(U) for _, U in self.parts)
         found: list[int | None] = list(rungs_below(longest, start, self.parts))
-        if start == "estimated" and self.few:
-            return []
         if self.n * (self.n + self.m) > NUMBERS.solve:
             found = [h for h in ladder_of(start)[:3] if h < longest and self.n <= NUMBERS.many]
         elif start == "estimated" and longest <= NUMBERS.longest:

@@ -11,7 +11,7 @@ FAULTS = (
         "decay_times",
     ),
     Fault(
-        "early: orders are not tried up to what past and future have in common",
+        "in-common: orders are not tried up to what past and future have in common",
         "spectral_param/dynamics/_states/order.py",
         "if n >= least and n - best[0] >= NUMBERS.patience:",
         "if n - best[0] >= NUMBERS.patience:",
