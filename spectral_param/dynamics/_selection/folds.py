@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,26 +148,26 @@ def folds_of(
     return judges(found) if judged else found
 
 
-def judges(folds: list[Fold], by: Literal["inputs", "rows"] = "inputs") -> list[Fold]:
+def judges(folds: list[Fold], rows: int | None = None) -> list[Fold]:
     """Return the folds that keep what moves as that which is held out does; all if fewer than two do.
 
     A fit to rows with constant inputs knows nothing of a step that is held out, one to the rest of a decay
-    nothing of a mode that is over, and its error is no verdict.
+    nothing of a mode that is over, and its error is no verdict. Compared are the inputs of two successive
+    rows, or so many successive rows of outputs.
     """
-    most = NUMBERS.unheard if by == "inputs" else NUMBERS.loud
-    told = [fold for fold in folds if _share(fold, by == "inputs") * (1 + most) >= 1]
+    inputs, most = rows is None, NUMBERS.unheard if rows is None else NUMBERS.loud
+    told = [fold for fold in folds if _share(fold, inputs, rows or 2) * (1 + most) >= 1]
     return told if len(told) > 1 else folds
 
 
-def _share(fold: Fold, inputs: bool) -> float:
-    """Return the share of the squares that are kept, least over the directions of two successive rows."""
-    width = fold.held[0][inputs].shape[1]
+def _share(fold: Fold, inputs: bool, rows: int) -> float:
+    """Return the share of the squares that are kept, least over the directions of so many successive rows."""
+    width = rows * fold.held[0][inputs].shape[1]
     if not width:
         return 1.0
     kept, held = (
         np.vstack(
-            [side_by_side(part[inputs], 2) for part in of if len(part[inputs]) > 1]
-            or [np.zeros((0, 2 * width))]
+            [side_by_side(M[inputs], rows) for M in of if len(M[inputs]) >= rows] or [np.zeros((0, width))]
         )
         for of in (fold.kept, fold.held)
     )

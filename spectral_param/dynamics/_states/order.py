@@ -171,7 +171,11 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
     """Return the orders with these dead times, and the one that is taken of them."""
     recordings = shifted(recordings, dead)
     quick = options._replace(feedthrough=options.feedthrough or both)
-    some = _folds(recordings, lead)
+    # Three modes may need six states, and with three, four and five be no better than with two.
+    least = correlated(recordings, NUMBERS.states, options)
+    some, p = folds_of(recordings, lead), recordings[0][0].shape[1]
+    if not recordings[0][1].shape[1]:  # The rows go on by themselves, and so many tell the states apart.
+        some = judges(some, max(2, -(-least // p)))
     most = 0
     if len(some) > 1:
         most = min(NUMBERS.states, *(largest_order(fold.kept, options.lags) for fold in some))
@@ -185,8 +189,6 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
         )
     found: dict[tuple[int, bool], Array] = {}
     through = quick.feedthrough
-    # Three modes may need six states, and with three, four and five be no better than with two.
-    least = correlated(recordings, most, options)
     with steps("states='cv'", most, "fit") as progress:
         for n in range(1, most + 1):
             found[n, through] = _of_rows(some, quick, n)
@@ -205,12 +207,6 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
         found[n, False] = _of_rows(some, quick._replace(feedthrough=False), n)
         through = not _as_likely(found[n, False], found[n, True])
     return Tried(dead, found, (n, through))
-
-
-def _folds(recordings: list[Rows], lead: int) -> list[Fold]:
-    """Return the folds that judge: without inputs by the rows, which go on by themselves."""
-    folds = folds_of(recordings, lead)
-    return folds if recordings[0][1].shape[1] else judges(folds, "rows")
 
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
@@ -269,7 +265,7 @@ def forecasts(recordings: list[Rows], options: Options, n: int, lead: int) -> li
     Folds without rows for so many states are left out.
     """
     found = []
-    for fold in _folds(recordings, lead):
+    for fold in folds_of(recordings, lead):
         if largest_order(fold.kept, options.lags) < n:
             continue
         problem = Likelihood(fold.kept, options)

@@ -79,10 +79,11 @@ def correlated(recordings: list[Rows], most: int, options: Options) -> int:
     ratios", 1980).
     """
     span = min(most + 2, longest_span(recordings, options.lags))
-    recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
-    if not recordings:
+    unit = np.vstack([Y for Y, _ in recordings]).std(axis=0)
+    recordings = [(Y / np.where(unit > 0, unit, 1.0), U) for Y, U in recordings if len(Y) > 2 * span]
+    if not span or not recordings:
         return 0
-    p = recordings[0][0].shape[1]
+    p = len(unit)
     _, correlations, shares = _variates(_pasts(recordings, span, options.lags), span, p, options.offset)
     if sum(shares) >= 1:
         return 0
@@ -114,7 +115,7 @@ def _variates(past: list[Array], span: int, p: int, offset: bool) -> tuple[Array
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
     values, vectors = np.linalg.eigh(rest.T @ rest)
-    values = np.maximum(values, _LOST * values[-1])
+    values = np.maximum(values, _LOST * (values[-1] or 1.0))  # Of a lone impulse nothing is left.
     left, correlations, _ = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)
     J: Array = onto @ left * np.sqrt(len(before))
     return J, correlations, (kept.sum() / rows, future.shape[1] / rows)

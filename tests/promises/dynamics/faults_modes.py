@@ -20,8 +20,15 @@ FAULTS = (
     Fault(
         "loud: the start of a decay judges models that did not see it",
         "spectral_param/dynamics/_states/order.py",
-        'judges(folds, "rows")',
-        "folds",
+        "some = judges(some, max(2, -(-least // p)))",
+        "pass",
+        "every_mode",
+    ),
+    Fault(
+        "apart: modes are told apart by two rows, however few the sensors",
+        "spectral_param/dynamics/_states/order.py",
+        "max(2, -(-least // p))",
+        "2",
         "every_mode",
     ),
 )
