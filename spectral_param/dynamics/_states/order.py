@@ -19,7 +19,7 @@ from spectral_param.dynamics._selection.folds import Fold, folds_of, judges
 from spectral_param.dynamics._states.dead_time import heard, shifted
 from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
 from spectral_param.dynamics._states.refine import Likelihood, held_out
-from spectral_param.dynamics._states.subspace import correlated, longest_span, newest
+from spectral_param.dynamics._states.subspace import longest_span, newest
 
 _NAME = "StableLinearModel"
 _SAME = 1e-9  # of the largest singular value of the inputs: a direction that is smaller is rounding
@@ -171,11 +171,11 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
     """Return the orders with these dead times, and the one that is taken of them."""
     recordings = shifted(recordings, dead)
     quick = options._replace(feedthrough=options.feedthrough or both)
-    # Three modes may need six states, and with three, four and five be no better than with two.
-    least = correlated(recordings, NUMBERS.states, options)
-    some, p = folds_of(recordings, lead), recordings[0][0].shape[1]
-    if not recordings[0][1].shape[1]:  # The rows go on by themselves, and so many tell the states apart.
-        some = judges(some, max(2, -(-least // p)))
+    some = folds_of(recordings, lead)
+    if not recordings[0][1].shape[1]:  # The rows go on by themselves.
+        # So many tell the most states apart, with ten rows for each direction.
+        directions = min(NUMBERS.states, sum(len(Y) for Y, _ in recordings) // 10)
+        some = judges(some, max(2, -(-directions // recordings[0][0].shape[1])))
     most = 0
     if len(some) > 1:
         most = min(NUMBERS.states, *(largest_order(fold.kept, options.lags) for fold in some))
@@ -194,7 +194,7 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
             found[n, through] = _of_rows(some, quick, n)
             best = min(found, key=lambda way: found[way].mean())
             progress(1)
-            if n >= least and n - best[0] >= NUMBERS.patience:
+            if n - best[0] >= NUMBERS.patience:
                 break
     if not np.isfinite(found[best].mean()):
         raise _TooFewRowsError(

@@ -48,8 +48,9 @@ def _start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tu
     w is what x_{k+1} has beside A x_k and B u_k, e what y_k has beside its prediction.
     """
     recordings = [(Y, U) for Y, U in recordings if len(Y) > 2 * span]
-    past = _pasts(recordings, span, options.lags)
-    J = _variates(past, span, recordings[0][0].shape[1], options.offset)[0][:, :n]
+    # p_k for k = span, …, rows: it has each input once.
+    past = [side_by_side(np.hstack([Y, newest(U, options.lags)]), span) for Y, U in recordings]
+    J = _variates(past, span, recordings[0][0].shape[1], options.offset)[:, :n]
     states = [P @ J for P in past]
     X, after = (np.vstack([x[part] for x in states]) for part in (slice(None, -1), slice(1, None)))
     Y, U = (np.vstack([M[span:] for M in of]) for of in zip(*recordings, strict=True))
@@ -71,54 +72,24 @@ def _start_of(recordings: list[Rows], span: int, n: int, options: Options) -> tu
     return A, C, w.T @ w / len(w), w.T @ e / len(w), noise
 
 
-def correlated(recordings: list[Rows], most: int, options: Options) -> int:
-    """Return how many states, at most so many, past and future have in common beyond chance.
-
-    Of N rows of white noise, a and b columns of pasts and futures, the largest canonical correlation is about
-    √(a/N (1 − b/N)) + √(b/N (1 − a/N)) (Wachter, "The limiting empirical measure of multiple discriminant
-    ratios", 1980).
-    """
-    span = min(most + 2, longest_span(recordings, options.lags))
-    unit = np.vstack([Y for Y, _ in recordings]).std(axis=0)
-    recordings = [(Y / np.where(unit > 0, unit, 1.0), U) for Y, U in recordings if len(Y) > 2 * span]
-    if not span or not recordings:
-        return 0
-    p = len(unit)
-    _, correlations, shares = _variates(_pasts(recordings, span, options.lags), span, p, options.offset)
-    if sum(shares) >= 1:
-        return 0
-    chance = sum((a * (1 - b)) ** 0.5 for a, b in (shares, shares[::-1]))
-    return min(most, int((correlations > chance).sum()))
-
-
-def _pasts(recordings: list[Rows], span: int, lags: int) -> list[Array]:
-    """Return p_k for k = span, …, rows: it has each input once."""
-    return [side_by_side(np.hstack([Y, newest(U, lags)]), span) for Y, U in recordings]
-
-
-def _variates(past: list[Array], span: int, p: int, offset: bool) -> tuple[Array, Array, tuple[float, float]]:
-    """Return J of all canonical variates as columns, their correlations, and the columns for each row.
-
-    p is the number of outputs. The columns are those of the past and of the future, and rows that the inputs
-    of the future take do not count.
-    """
+def _variates(past: list[Array], span: int, p: int, offset: bool) -> Array:
+    """Return J of all canonical variates, as columns; p is the number of outputs."""
     before = np.vstack([P[: len(P) - span] for P in past])
     after = np.vstack([P[span:] for P in past]).reshape(len(before), span, -1)  # f_k and v_k
     future, inputs = (M.reshape(len(before), -1) for M in (after[..., :p], after[..., p:]))
     inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
     R: Any = np.linalg.qr(np.hstack([inputs, before, future]), mode="r")
     v, p = inputs.shape[1], before.shape[1]
-    rows = len(before) - v
     U, s, Vt = np.linalg.svd(R[v : v + p, v : v + p], full_matrices=False)
     kept = s > _LOST * s[0]
     # Of the past, U s Vᵀ: the whitened past is p V / s.
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
     values, vectors = np.linalg.eigh(rest.T @ rest)
-    values = np.maximum(values, _LOST * (values[-1] or 1.0))  # Of a lone impulse nothing is left.
-    left, correlations, _ = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)
+    values = np.maximum(values, _LOST * values[-1])
+    left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
     J: Array = onto @ left * np.sqrt(len(before))
-    return J, correlations, (kept.sum() / rows, future.shape[1] / rows)
+    return J
 
 
 def newest(U: Array, lags: int) -> Array:
