@@ -106,6 +106,7 @@ class Tried(NamedTuple):
 def order(recordings: list[Rows], options: Options, lead: int, both: bool = False) -> OrderChoice:
     """Return what is chosen by −log p of held-out rows: order, dead times and feedthrough.
 
+    Without inputs, the loud start of a decay, whose fast modes are over in the other rows, is no judge.
     Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
     over the same rows is as small as the least but for chance, the standard error of the sum of differences.
     With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.

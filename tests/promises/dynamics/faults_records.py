@@ -11,6 +11,13 @@ FAULTS = (
         "one_step",
     ),
     Fault(
+        "alone: one block is left to judge",
+        "spectral_param/dynamics/_selection/folds.py",
+        "return told if len(told) > 1 else folds",
+        "return told or folds",
+        "each_block",
+    ),
+    Fault(
         "through: an order is never left with its feedthrough",
         "spectral_param/dynamics/_states/order.py",
         "through = not _as_likely(found[n, False], found[n, True])",

@@ -84,6 +84,20 @@ def test_one_step_of_the_input_is_forecast_from_where_it_was_seen(rows, at, nois
     assert relative(forecast(model, truth, other, 50, 200), truth[50:250]) < 0.05
 
 
+@pytest.mark.parametrize(("rows", "noise"), [(400, 0.03), (320, 0.01)])
+def test_steps_of_which_each_block_has_its_own_are_fitted_with_a_word(rows, noise):
+    """One block is left that could judge, which is none: all do, and the fit says that it knows no better."""
+    rng, block = np.random.default_rng(3), rows // 4
+    A = np.array([[0.95, 0.05, 0.0], [0.0, 0.9, 0.08], [0.02, 0.0, 0.93]])
+    B = 0.1 * rng.standard_normal((3, 3))
+    U = np.zeros((rows, 3))
+    for i in range(3):
+        U[i * block + block // 3 : i * block + 9 * block // 10, i] = 1.0
+    _, Y = driven(A, B, np.eye(3), np.zeros((3, 3)), U, np.zeros(3), noise, rng)
+    with pytest.warns(UserWarning, match="no change is better"):
+        StableLinearModel(horizon="cv").fit(Y, U=U[:-1])
+
+
 # Accelerometers -----------------------------------------------------------------------------------------
 
 
