@@ -14,6 +14,7 @@ from benchmarks.cases.case import Case, require_close
 from benchmarks.problems import characters
 from spectral_param._eigen import dense, tracking
 from spectral_param._eigen.derivative import known_value
+from spectral_param._map import attach
 
 TOLERANCE = 1e-5  # of ρ, relative to LAPACK in double precision
 
@@ -78,7 +79,7 @@ def followed(leaves: list[Tensor]) -> Iterator[Tensor]:
     for T in leaves:
         T.grad = None
         (triple, _), state = tracking.track(T, state)
-        rho = known_value(T, triple)
+        rho = attach(known_value(T.detach(), triple), T)
         rho.backward()
         yield rho.detach()
 
