@@ -12,7 +12,7 @@ from spectral_param.dynamics._eigenvalues import spectral_radius
 from spectral_param.dynamics._growth import ReachedBound
 from spectral_param.dynamics._intervals import Block
 from spectral_param.dynamics._recordings import Recording, side_by_side
-from spectral_param.dynamics._selection.folds import default_lead
+from spectral_param.dynamics._selection.folds import default_lead, folds_of
 from spectral_param.dynamics._states.dead_time import shifted
 from spectral_param.dynamics._states.model import Innovations, Options
 from spectral_param.dynamics._states.modes import spread_of
@@ -97,7 +97,7 @@ def fit_states(
     else:
         n = int(states)
         require(rows, n, options.lags)
-    blocks = forecasts(rows, options, n, lead) if lead is not None else []
+    blocks = forecasts(folds_of(rows, lead), options, n, lead) if lead is not None else []
     problem = Likelihood(rows, options)
     point = problem.best(n)
     return Found(problem.model(point), options.feedthrough, dead, choice, blocks, *spread_of(problem, point))

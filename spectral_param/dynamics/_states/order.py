@@ -11,7 +11,7 @@ import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param._progress import steps
-from spectral_param.dynamics._intervals import Block
+from spectral_param.dynamics._intervals import Block, forecast_errors
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
@@ -107,8 +107,10 @@ def order(recordings: list[Rows], options: Options, lead: int, both: bool = Fals
     """Return what is chosen by −log p of held-out rows: order, dead times and feedthrough.
 
     Without inputs, the loud start of a decay, whose fast modes are over in the other rows, is no judge.
-    Orders grow until several of them are no better than the best. The smallest is taken whose sum of −log p
+    Orders grow until several of them are no better than the best. Those are as likely whose sum of −log p
     over the same rows is as small as the least but for chance, the standard error of the sum of differences.
+    Of them the smallest is taken whose forecasts of these rows are about as good as the best ones: one step
+    ahead, slow dynamics are hardly seen.
     With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.
     Where inputs seem to act late, orders with these dead times are tried first. They are taken unless inputs
     that act at once are as likely with as many states.
@@ -203,11 +205,21 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."
         )
-    n = min(n for (n, _), of in found.items() if _as_likely(of, found[best]))
+    likely = sorted(n for (n, _), of in found.items() if _as_likely(of, found[best]))
+    n = _forecasting(some, quick, lead, likely)
     if both:
         found[n, False] = _of_rows(some, quick._replace(feedthrough=False), n)
         through = not _as_likely(found[n, False], found[n, True])
     return Tried(dead, found, (n, through))
+
+
+def _forecasting(some: list[Fold], options: Options, lead: int, orders: list[int]) -> int:
+    """Return the first of these orders that forecasts held-out rows about as well as the best of them."""
+    if len(orders) == 1:
+        return orders[0]
+    found = [forecast_errors(forecasts(some, options, n, lead), None)["model"] for n in orders]
+    errors = [float(np.nanmean(error)) for error in found]
+    return next(n for n, e in zip(orders, errors, strict=True) if not e > NUMBERS.complicated * min(errors))
 
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
@@ -231,11 +243,13 @@ def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
 
 def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: bool) -> str:
     if way == of.taken:
-        return (
-            "taken: the fewest states that are as likely as the best" if taken else "less likely than others"
-        )
+        if taken:
+            return "taken: the fewest states that are as likely, and forecast as well, as the best"
+        return "less likely than others"
     if not _as_likely(rows, best):
         return "less likely"
+    if way[0] < of.taken[0]:
+        return "as likely, with worse forecasts"
     return (
         "as likely, with more states or feedthrough" if taken else "as likely as the best of its dead times"
     )
@@ -260,13 +274,13 @@ def settling(rows: int) -> int:
     return min(NUMBERS.settling, rows // 4)
 
 
-def forecasts(recordings: list[Rows], options: Options, n: int, lead: int) -> list[Block]:
+def forecasts(some: list[Fold], options: Options, n: int, lead: int) -> list[Block]:
     """Return forecasts of held-out rows from every row once the filter has settled.
 
     Folds without rows for so many states are left out.
     """
     found = []
-    for fold in folds_of(recordings, lead):
+    for fold in some:
         if largest_order(fold.kept, options.lags) < n:
             continue
         problem = Likelihood(fold.kept, options)

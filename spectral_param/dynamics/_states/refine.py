@@ -26,6 +26,7 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,13 +34,17 @@ import scipy.linalg
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
-from spectral_param.dynamics._eigenvalues import clipped, within
+from spectral_param.dynamics._eigenvalues import clipped, spectral_radius, within
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
 from spectral_param.dynamics._states.subspace import starts_of
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
 _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
+_MEMORY = (
+    3.0  # A filter remembers if it forgets by a factor of e in more than one of so many parts of the rows.
+)
+_WORTH = 2.0  # Gain of the log likelihood for each direction that is remembered: two standard deviations.
 
 
 class FilterPoint(NamedTuple):
@@ -108,14 +113,28 @@ class Likelihood:
         return point
 
     def refined(self, point: FilterPoint) -> FilterPoint:
-        """Return the point after the descent."""
+        """Return the point after the descent, whose filter forgets unless it is far less likely then.
+
+        The first state of one that does not is fitted to the noise of all rows, and wrong after them.
+        """
         steps, gain = self.options.max_iter, self.options.gain
-        return levenberg(self, point, steps, absolute=gain, least_damping=_LEAST_DAMPING)
+        descend = partial(levenberg, iterations=steps, absolute=gain, least_damping=_LEAST_DAMPING)
+        found: FilterPoint = descend(self, point)
+        if lasting := self.lasting(found):
+            other: FilterPoint = descend(_Forgetting(self), point)
+            if other.error - found.error <= _WORTH * (lasting - self.lasting(other)):
+                return other
+        return found
 
     def at(self, point: FilterPoint, turn: Array, chart: Chart, others: Array) -> FilterPoint | None:
         """Return the point at other coordinates, None where there is none."""
         n, p = chart.n, self.p
         return self.point(chart, others[n * p :].reshape(p, n), others[: n * p].reshape(n, p), point.noise)
+
+    def lasting(self, point: FilterPoint) -> int:
+        """Return how many directions of the first state the filter remembers to the end, and A does not."""
+        most = max(1 - _MEMORY / self.rows, spectral_radius(point.A))
+        return int((np.abs(np.linalg.eigvals(point.predictor)) > most).sum())
 
     # A point ------------------------------------------------------------------------------------------
 
@@ -241,6 +260,18 @@ class Likelihood:
         noise = point.noise * self.rows / max(self.rows - used / self.p, 1.0)
         matrices = (point.A, point.B, point.C, point.D, point.K, point.d)
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
+
+
+class _Forgetting:
+    """The same likelihood, without steps to filters that remember more."""
+
+    def __init__(self, of: Likelihood) -> None:
+        self.of, self.expand = of, of.expand
+
+    def at(self, point: FilterPoint, turn: Array, chart: Chart, others: Array) -> FilterPoint | None:
+        """Return the point at other coordinates, None where there is none."""
+        there = self.of.at(point, turn, chart, others)
+        return None if there is None or self.of.lasting(there) > self.of.lasting(point) else there
 
 
 def held_out(kept: list[Rows], held: list[Rows], n: int, options: Options) -> list[Array]:

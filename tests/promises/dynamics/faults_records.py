@@ -25,6 +25,13 @@ FAULTS = (
         "at_once",
     ),
     Fault(
+        "tie: of orders that are as likely the first is taken, whatever it forecasts",
+        "spectral_param/dynamics/_states/order.py",
+        "if len(orders) == 1:",
+        "if orders:",
+        "as_likely_one",
+    ),
+    Fault(
         "own-start: a block that is held out begins in the state that is the origin",
         "spectral_param/dynamics/_states/refine.py",
         "left = e.ravel() - basis @ (basis.T @ e.ravel())",

@@ -31,4 +31,11 @@ FAULTS = (
         "U = side_by_side(inputs[::-1], self.lags)[::-1][",
         "input_delays",
     ),
+    Fault(
+        "never: a filter may forget nothing",
+        "spectral_param/dynamics/_states/refine.py",
+        "if lasting := self.lasting(found):",
+        "if False:",
+        "forgets_within",
+    ),
 )

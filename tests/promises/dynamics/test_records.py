@@ -144,6 +144,38 @@ def test_a_plant_away_from_zero_that_does_not_start_at_rest(rows, noise, poles):
 # Modes --------------------------------------------------------------------------------------------------
 
 
+def oven(rows, noise, seed):
+    """Return the temperature of a load above that of the room, and the power, constant for 25 rows each."""
+    rng = np.random.default_rng(seed)
+    U = np.repeat(rng.uniform(0, 1, rows // 25 + 1), 25)[:rows]
+    T, Y = np.array([400.0, 380.0]), []  # heater, load
+    for u in U:
+        Y.append(T[1] - 293)
+        for _ in range(10):
+            heat, radiated = 0.004 * (T[0] - T[1]), 2e-11 * (T[0] ** 4 - 293.0**4)
+            T = T + np.array([3 * u - heat - radiated, heat / 2 - 0.0026 * (T[1] - 293)])
+    return np.array(Y)[:, None] + noise * rng.standard_normal((rows, 1)), U[:, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "noise", "seed"), [(300, 0.3, 3), pytest.param(420, 0.1, 8, marks=pytest.mark.nightly)]
+)
+def test_of_orders_that_are_as_likely_one_is_taken_whose_forecasts_are_good(rows, noise, seed):
+    Y, U = oven(rows, noise, seed)
+    model = StableLinearModel(states="cv", lead=50).fit(Y, U=U)
+    of = model.choice_.table
+    likely = [verdict.startswith(("taken", "as likely")) for verdict in of["verdict"]]
+    errors = [
+        np.nanmean(
+            StableLinearModel(states=n, feedthrough=through, lead=50).fit(Y, U=U).forecast_error_["model"]
+        )
+        for n, through in zip(of["states"][likely].tolist(), of["feedthrough"][likely].tolist(), strict=True)
+    ]
+    assert len(errors) > 1
+    # 5 % are a margin of the choice, and its fits are shorter.
+    assert np.nanmean(model.forecast_error_["model"]) <= 1.15 * min(errors)
+
+
 def test_damping_is_that_of_a_known_matrix():
     s = np.array([-0.3 + 4j, -0.3 - 4j, -2.0])
     A = scipy.linalg.block_diag([[-0.3, 4.0], [-4.0, -0.3]], -2.0)

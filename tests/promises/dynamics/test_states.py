@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 import scipy.signal
 
+from benchmarks.problems.states import forecast_error, system
 from spectral_param.dynamics import StableLinearModel, StatesFit
 from tests.messages import refused
 
@@ -87,6 +88,19 @@ def test_predictions_and_forecasts_are_nearly_as_good_as_those_of_the_true_syste
         theirs.append(Y[s : s + 30] - rolled)
         found.append(Y[s : s + 30] - model.simulate(Y[:s], 30, U=U[: s + 30]))
     assert np.square(found).mean() <= 1.15**2 * np.square(theirs).mean()
+
+
+@pytest.mark.parametrize("seed", [25, 156])  # of 300 and 307 rows
+def test_a_filter_forgets_within_the_rows(seed):
+    of = system(seed)
+    Y, U = of.Y[: of.rows], of.U[: of.rows] if of.inputs is not None else None
+    model = StableLinearModel(states=len(of.true[0])).fit(Y, U=U)
+    most = max(1 - 3 / of.rows, radius(model.A_))
+    assert radius(model.A_ - model.K_ @ model.C_) <= most * (1 + 1e-9)
+    B = np.zeros((len(model.A_), 0)) if model.B_ is None else model.B_
+    D = np.zeros((len(model.C_), 0)) if model.D_ is None else model.D_
+    error = forecast_error((model.A_, B, model.C_, D, model.K_), of)
+    assert error <= 1.15 * forecast_error(of.true, of)
 
 
 def test_noise_free_outputs_give_the_system_to_rounding():
