@@ -35,6 +35,7 @@ import scipy.linalg
 from spectral_param._matrices import Array
 from spectral_param.dynamics._descent import Chart, levenberg
 from spectral_param.dynamics._eigenvalues import clipped, spectral_radius, within
+from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._states.model import Innovations, Options, Rows
 from spectral_param.dynamics._states.subspace import starts_of
 
@@ -120,7 +121,8 @@ class Likelihood:
         steps, gain = self.options.max_iter, self.options.gain
         descend = partial(levenberg, iterations=steps, absolute=gain, least_damping=_LEAST_DAMPING)
         found: FilterPoint = descend(self, point)
-        if lasting := self.lasting(found):
+        # Orders are compared by quick fits, for which a second descent costs more than it gives.
+        if gain < NUMBERS.little and (lasting := self.lasting(found)):
             other: FilterPoint = descend(_Forgetting(self), point)
             if other.error - found.error <= _WORTH * (lasting - self.lasting(other)):
                 return other

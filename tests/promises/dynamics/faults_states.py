@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "never: a filter may forget nothing",
         "spectral_param/dynamics/_states/refine.py",
-        "if lasting := self.lasting(found):",
+        "if gain < NUMBERS.little and (lasting := self.lasting(found)):",
         "if False:",
         "forgets_within",
     ),
