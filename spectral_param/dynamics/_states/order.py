@@ -109,8 +109,8 @@ def order(recordings: list[Rows], options: Options, lead: int, both: bool = Fals
     Without inputs, the loud start of a decay, whose fast modes are over in the other rows, is no judge.
     Orders grow until several of them are no better than the best. Those are as likely whose sum of −log p
     over the same rows is as small as the least but for chance, the standard error of the sum of differences.
-    Of them the smallest is taken whose forecasts of these rows are about as good as the best ones: one step
-    ahead, slow dynamics are hardly seen.
+    Of them the smallest is taken whose forecasts of these rows, if there are inputs, are about as good as the
+    best ones: one step ahead, slow dynamics are hardly seen.
     With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.
     Where inputs seem to act late, orders with these dead times are tried first. They are taken unless inputs
     that act at once are as likely with as many states.
@@ -214,8 +214,11 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
 
 
 def _forecasting(some: list[Fold], options: Options, lead: int, orders: list[int]) -> int:
-    """Return the first of these orders that forecasts held-out rows about as well as the best of them."""
-    if len(orders) == 1:
+    """Return the first of these orders that forecasts held-out rows about as well as the best of them.
+
+    Without inputs it is the first: far ahead, all forecast the mean, and chance tells them apart.
+    """
+    if len(orders) == 1 or not some[0].held[0][1].shape[1]:
         return orders[0]
     found = [forecast_errors(forecasts(some, options, n, lead), None)["model"] for n in orders]
     errors = [float(np.nanmean(error)) for error in found]

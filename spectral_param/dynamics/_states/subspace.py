@@ -86,7 +86,9 @@ def _variates(past: list[Array], span: int, p: int, offset: bool) -> Array:
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
     values, vectors = np.linalg.eigh(rest.T @ rest)
-    values = np.maximum(values, _LOST * values[-1])
+    values = np.maximum(
+        values, max(_LOST * values[-1], _FLOOR**2)
+    )  # 0 where the past tells all of the future
     left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
     J: Array = onto @ left * np.sqrt(len(before))
     return J
@@ -102,6 +104,9 @@ def longest_span(recordings: list[Rows], lags: int = 1) -> int:
     lengths = np.array([len(Y) for Y, _ in recordings])
     p, m = recordings[0][0].shape[1], recordings[0][1].shape[1] // lags
     span = 0
-    while np.maximum(lengths - 2 * (span + 1) + 1, 0).sum() > (span + 1) * (2 * p + 2 * m) + 1:
+    while True:
+        windows = lengths - 2 * (span + 1) + 1
+        # A recording of one window has no step from one to the next.
+        if windows[windows > 1].sum() <= (span + 1) * (2 * p + 2 * m) + 1:
+            return span
         span += 1
-    return span

@@ -27,7 +27,7 @@ FAULTS = (
     Fault(
         "tie: of orders that are as likely the first is taken, whatever it forecasts",
         "spectral_param/dynamics/_states/order.py",
-        "if len(orders) == 1:",
+        "if len(orders) == 1 or not some[0].held[0][1].shape[1]:",
         "if orders:",
         "as_likely_one",
     ),

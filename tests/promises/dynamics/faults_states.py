@@ -38,4 +38,11 @@ FAULTS = (
         "if False:",
         "forgets_within",
     ),
+    Fault(
+        "single: a recording of one window counts, though it has no step",
+        "spectral_param/dynamics/_states/subspace.py",
+        "windows[windows > 1].sum()",
+        "windows[windows > 0].sum()",
+        "many_short",
+    ),
 )

@@ -103,6 +103,16 @@ def test_a_filter_forgets_within_the_rows(seed):
     assert error <= 1.15 * forecast_error(of.true, of)
 
 
+@pytest.mark.parametrize(("pieces", "rows", "outputs"), [(28, 6, 1), (70, 8, 2)])
+def test_many_short_recordings(pieces, rows, outputs):
+    """Some are of one window for the longest past and future that all of them allow together."""
+    Y, U, _ = plant(pieces * rows)
+    cuts = range(rows, pieces * rows, rows)
+    model = StableLinearModel(states=2, lead=2)
+    model.fit(np.split(Y[:, :outputs], cuts), U=np.split(U, cuts))
+    assert np.nanmean(model.forecast_error_["model"]) < 0.5  # 1 is no skill.
+
+
 def test_noise_free_outputs_give_the_system_to_rounding():
     Y, U, (A, B, C, _, _) = plant(200, noise=0.0)
     model = StableLinearModel(states=4).fit(Y, U=U)
