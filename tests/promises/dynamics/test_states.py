@@ -108,7 +108,7 @@ def test_many_short_recordings(pieces, rows, outputs):
     """Some are of one window for the longest past and future that all of them allow together."""
     Y, U, _ = plant(pieces * rows)
     cuts = range(rows, pieces * rows, rows)
-    model = StableLinearModel(states=2, lead=2)
+    model = StableLinearModel(states=2, lead=2, max_iter=2)
     model.fit(np.split(Y[:, :outputs], cuts), U=np.split(U, cuts))
     assert np.nanmean(model.forecast_error_["model"]) < 0.5  # 1 is no skill.
 
