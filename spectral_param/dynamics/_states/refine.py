@@ -42,9 +42,7 @@ from spectral_param.dynamics._states.subspace import starts_of
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
 _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
-_MEMORY = (
-    3.0  # A filter remembers if it forgets by a factor of e in more than one of so many parts of the rows.
-)
+_MEMORY = 3.0  # A filter remembers if it forgets by a factor of e in more than the rows divided by this.
 _WORTH = 2.0  # Gain of the log likelihood for each direction that is remembered: two standard deviations.
 
 

@@ -86,9 +86,7 @@ def _variates(past: list[Array], span: int, p: int, offset: bool) -> Array:
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
     values, vectors = np.linalg.eigh(rest.T @ rest)
-    values = np.maximum(
-        values, max(_LOST * values[-1], _FLOOR**2)
-    )  # 0 where the past tells all of the future
+    values = np.maximum(values, _LOST * values[-1])
     left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
     J: Array = onto @ left * np.sqrt(len(before))
     return J

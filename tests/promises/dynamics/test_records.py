@@ -141,7 +141,7 @@ def test_a_plant_away_from_zero_that_does_not_start_at_rest(rows, noise, poles):
     assert errors[0] < max(1.5 * errors[1], 2 * noise)
 
 
-# Modes --------------------------------------------------------------------------------------------------
+# Orders -------------------------------------------------------------------------------------------------
 
 
 def oven(rows, noise, seed):
@@ -178,6 +178,9 @@ def test_of_orders_that_are_as_likely_one_is_taken_whose_forecasts_are_good(rows
     assert len(errors) > 1
     # 5 % are a margin of the choice, and its fits are shorter.
     assert np.nanmean(model.forecast_error_["model"]) <= 1.15 * min(errors)
+
+
+# Modes --------------------------------------------------------------------------------------------------
 
 
 def test_damping_is_that_of_a_known_matrix():
