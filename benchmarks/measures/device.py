@@ -29,14 +29,15 @@ VARIES = "difference"
 _WITHOUT = ", without double"
 
 # The most launches and waits of a step; more are an error. For tracked weights the number of products depends
-# on rounding.
+# on rounding, by one of n = 16. A read of SchurForm copies its buffers, so that no later edit of them reaches a
+# backward pass.
 LIMITS = {
-    "SpectralRadiusNorm, n = 16": (45, 1),
+    "SpectralRadiusNorm, n = 16": (46, 1),
     "SpectralRadiusNorm, n = 128": (200, 2),
     "SpectralRadiusNorm, 8 of n = 16": (60, 1),
     "SpectralRadiusNorm, 8 of n = 128": (8 * 200, 8 * 2),
     "SkewExponential, n = 64": (145, 1),
-    "SchurForm, n = 64": (250, 1),
+    "SchurForm, n = 64": (275, 1),
     "ScaledCayley, n = 64": (49, 0),
 }
 
