@@ -193,7 +193,7 @@ def blocks_step(count: int, n: int) -> Case:
         "ScaledCayley": lambda: ours.weight,
         "PEFT's series": lambda: series((peft.weight - peft.weight.mT) / 2),
     }
-    # In double precision: the singular values of the rounded entries. Rounding them alone moves one by √n·eps/2.
+    # In double precision: the singular values of the rounded entries, whose rounding moves one by √n·eps/2.
     sigma = {name: torch.linalg.svdvals(way().detach().double()) for name, way in contenders.items()}
     exact = sigma["ScaledCayley"]
     rounding = 2 * n**0.5 * torch.finfo(T.dtype).eps

@@ -29,8 +29,7 @@ VARIES = "difference"
 _WITHOUT = ", without double"
 
 # The most launches and waits of a step; more are an error. For tracked weights the number of products depends
-# on rounding, by one of n = 16. A read of SchurForm copies its buffers, so that no later edit of them reaches a
-# backward pass.
+# on rounding. A read of SchurForm copies its buffers, so that no later edit of them reaches a backward pass.
 LIMITS = {
     "SpectralRadiusNorm, n = 16": (46, 1),
     "SpectralRadiusNorm, n = 128": (200, 2),
