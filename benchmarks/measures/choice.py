@@ -11,7 +11,6 @@ import math
 import pkgutil
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,15 +18,15 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.measures.forecasts import STABLE, fits
+from benchmarks.measures.forecasts import attempt, fits
 from benchmarks.problems.choice import KEYS, choice_of
 from benchmarks.problems.forecasts import Problem, drawn, forecast_error, problems
-from benchmarks.problems.one_step import height
 from benchmarks.table import Result, Table, marked, named
 from benchmarks.task import Task
 from spectral_param import dynamics
+from spectral_param.dynamics import _estimator
 from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._selection import choose
+from spectral_param.dynamics._selection.choose import Searched, choose
 
 DEPENDS = (
     "spectral_param/dynamics",
@@ -44,7 +43,7 @@ VARIES = "choice|without"  # Rounding decides between what is equally good.
 #: To what a number is set, to see what it gives. Margins become 1, ladders empty, limits the other extreme.
 WITHOUT: dict[str, Any] = {
     "complicated": 1.0,
-    "no_change": 1.0,
+    "naive": 1.0,
     "ridges": (NUMBERS.ridges[0], NUMBERS.ridges[-1]),
     "measured": (),
     "estimated": (),
@@ -97,13 +96,12 @@ def _of(make: Callable[[], Problem]) -> Result:
 def _beside(make: Callable[[], Problem]) -> Result:
     """Return the error of the choice, of each of its candidates, and of each of the other methods."""
     problem, searches = make(), []
-    searched = choose.searched
 
-    def kept(*arguments: Any) -> choose.Searched:
-        searches.append(searched(*arguments))
+    def kept(*arguments: Any) -> Searched:
+        searches.append(choose(*arguments))
         return searches[-1]
 
-    with mock.patch.object(choose, "searched", kept):
+    with mock.patch.object(_estimator, "choose", kept):
         model, error = choice_of(problem)
     found, V = searches[-1], model.components_
     candidates = []
@@ -120,29 +118,17 @@ def _beside(make: Callable[[], Problem]) -> Result:
         if V is not None:
             A, B = V.T @ A @ V, None if B is None else V.T @ B
         candidates.append(forecast_error(problem, A, B))
-    others = {name: fit for name, fit in fits(problem).items() if not name.startswith("horizon")}
-    return {
-        "error": error,
-        "candidates": candidates,
-        "others": {n: _error(problem, f) for n, f in others.items()},
+    others = {
+        name: attempt(problem, fit).get("error")
+        for name, fit in fits(problem).items()
+        if not name.startswith("horizon")
     }
+    return {"error": error, "candidates": candidates, "others": others}
 
 
 def _unit(plain: Any, scaled: Any) -> Any:
     """Return the unit of each column."""
     return (plain * scaled).sum(axis=0) / np.square(scaled).sum(axis=0)
-
-
-def _error(problem: Problem, fit: Callable[[], tuple[Any, Any]]) -> float:
-    """Return the error of the forecasts of a method, infinity if it fails or is not stable."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            A, B = fit()
-        except (ValueError, RuntimeError, IndexError, np.linalg.LinAlgError):
-            return math.inf
-    stable = bool(np.isfinite(A).all()) and height(A) <= STABLE
-    return forecast_error(problem, A, B) if stable else math.inf
 
 
 def _without(number: str, quick: bool) -> Result:

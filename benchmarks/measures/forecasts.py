@@ -147,6 +147,25 @@ def _warm() -> None:
     fit_stable(*random_problem(np.random.default_rng(0)), radius=0.1)
 
 
+def attempt(problem: Problem, fit: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
+    """Return error and seconds of a method, without the error if it is not stable, or why it failed.
+
+    Args:
+        problem: The problem.
+        fit: The method.
+    """
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            A, B = fit()
+        except (ValueError, RuntimeError, IndexError, np.linalg.LinAlgError) as failure:
+            return {"failed": type(failure).__name__}
+    spent = time.process_time() - began
+    stable = bool(np.isfinite(A).all()) and height(A) <= STABLE
+    return {"error": forecast_error(problem, A, B) if stable else None, "cpu_seconds": spent}
+
+
 def compare(problem: Problem) -> dict[str, Any]:
     """Return error and seconds of each method.
 
@@ -154,19 +173,7 @@ def compare(problem: Problem) -> dict[str, Any]:
         problem: The problem.
     """
     _warm()
-    found: dict[str, Any] = {}
-    for name, fit in fits(problem).items():
-        began = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                A, B = fit()
-            except (ValueError, RuntimeError, IndexError, np.linalg.LinAlgError) as failure:
-                found[name] = {"failed": type(failure).__name__}
-                continue
-        spent = time.process_time() - began
-        stable = bool(np.isfinite(A).all()) and height(A) <= STABLE
-        found[name] = {"error": forecast_error(problem, A, B) if stable else None, "cpu_seconds": spent}
+    found = {name: attempt(problem, fit) for name, fit in fits(problem).items()}
     return {
         "lead": problem.lead,
         "inputs": problem.inputs is not None,

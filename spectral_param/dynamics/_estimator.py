@@ -387,7 +387,7 @@ class StableLinearModel(Modes, Estimator):
         if self.horizon == "cv":
             variants = self._variants(rows, inputs, variant, above)
             # Of the rows stacked for delays only the newest is forecast.
-            found, choice, folds, of_folds, way = choose(
+            found = choose(
                 {way: of.scaled() for way, of in variants.items()},
                 lead,
                 self._bound,
@@ -395,11 +395,13 @@ class StableLinearModel(Modes, Estimator):
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
             )
+            choice, way = found.choice, found.best.way
             variant = variants[way]
             self._constant = variant.offset
             if way.rank is not None:
                 self._doubts = []
-            fit: StableFit | ForecastFit = restored(found, variant.units, variant.offset)
+            whole, folds, of_folds = found.fitted(found.best)
+            fit: StableFit | ForecastFit = restored(whole, variant.units, variant.offset)
             models = [variant.units.restored(*model) for model in of_folds]
         else:
             parts, units = variant.parts, variant.units
@@ -514,7 +516,8 @@ class StableLinearModel(Modes, Estimator):
         discrete = self.time == "discrete"
         noise = r.T @ r / max(len(X) - unknowns, 1) if discrete else None
         step = None if discrete else self.dt
-        self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step)
+        smooth = isinstance(fit, ForecastFit) and fit.start == "estimated"
+        self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step, smooth)
 
     def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
         """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""

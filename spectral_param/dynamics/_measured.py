@@ -195,6 +195,7 @@ class MeasuredSystem(NamedTuple):
     scale: Array  # of each state: the unit in which an estimated start is the nearest
     noise: Array | None  # covariance of what one step leaves
     step: float | None  # for which inputs are held, in continuous time
+    smooth: bool  # whether noise is in the measurements, so that rows before the last say more of the start
 
     @property
     def memory(self) -> int:
@@ -233,7 +234,7 @@ class MeasuredSystem(NamedTuple):
         A, driven = self.of_one_step(self.driven(inputs))
         states = self.states(rows)
         before = len(states) - 1
-        x = states[0] if before == 0 else self.estimated(states, driven[:before], A)[-1]
+        x = self.estimated(states, driven[:before], A)[-1] if self.smooth and before else states[-1]
         mean = self.coordinates.newest(driven_states(A, x, driven[before:])[1:])
         assert len(mean) == steps
         if self.noise is None:

@@ -10,7 +10,7 @@ class Numbers(NamedTuple):
 
     # Margins: what the error on held-out rows is multiplied by, before the least is taken.
     complicated: float = 1.05  # Factor of all but plain one step and whole recordings.
-    no_change: float = 0.87  # Factor of "no change" without inputs.
+    naive: float = 0.87  # Factor, without inputs, of "no change", or of drifts where they are better.
     exact: float = 1e-8  # An error that is rounding: no fit is better.
     chance: float = 1.0  # Standard errors by which −log p of orders that are equally good differs.
 

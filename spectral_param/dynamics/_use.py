@@ -92,8 +92,9 @@ class Fitted:
         """Return the states that follow x0, each computed from the previous one, perhaps with a band.
 
         Args:
-            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more
-                to reduce noise of the measurements. Then the simulation starts where it fits these rows best.
+            x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as there are delays, or more.
+                A fit with estimated starts, for noise of the measurements, begins where it fits all these
+                rows best, any other one at the last row: noise drives it away from those before.
                 With hidden states, the last rows of the outputs: the more, the better the filter knows the
                 state; about 20 or twice the number of states suffice where A − KC decays fast.
             steps: Number of states to return.

@@ -5,17 +5,17 @@ rows from measured starts:
 
 1. one step, shrunk towards the zero matrix, the identity ("no change") and a regression of each state on
    itself, with eigenvalues clipped; of stacked rows also in the directions that hold more than noise;
-2. where a linear drift has a better score than no change, differences that are shrunk towards it;
+2. where a linear drift is better than no change, differences that are shrunk towards it;
 3. from the best of the first, horizons from short to long, with both starts, each fit from the one before.
 
 The rule: the error of each candidate is multiplied by the factor of its kind, and the least product is taken.
-The winner is fitted again to all rows.
+The winner is fitted again to all rows, one step by the best stable A in place of clipped eigenvalues.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, get_args
 
@@ -108,18 +108,23 @@ def picked(rows: Sequence[Candidate]) -> Candidate:
     return min(rows, key=lambda row: row.score)
 
 
+def columns(names: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Array]:
+    """Return an array for each name: of numbers, or of objects."""
+    found = {}
+    for name, of in zip(names, zip(*rows, strict=True), strict=True):
+        plain = all(isinstance(value, (int, float)) for value in of)
+        found[name] = np.empty(len(of), dtype=np.array(of).dtype if plain else object)
+        found[name][:] = of
+    return found
+
+
 def table_of(rows: list[Candidate], taken: Candidate) -> dict[str, Array]:
     """Return the candidates as columns, with scores, and why each was or was not taken."""
-    found: dict[str, Array] = {}
-    for name, of in zip(Candidate._fields, zip(*rows, strict=True), strict=True):
-        if name == "way":
-            found["rank"] = np.array([way.rank for way in of], dtype=object)
-            name, of = "lags", tuple(way.lags for way in of)
-        plain = all(isinstance(value, (int, float)) for value in of)
-        found[name] = np.array(of, dtype=None if plain else object)
-    found["score"] = np.array([row.score for row in rows])
-    found["verdict"] = np.array([_verdict(row, taken) for row in rows], dtype=object)
-    return found
+    names = Candidate._fields
+    return columns(
+        (*names[:4], "rank", "lags", *names[5:], "score", "verdict"),
+        ((*row[:4], row.way.rank, row.way.lags, *row[5:], row.score, _verdict(row, taken)) for row in rows),
+    )
 
 
 def _verdict(row: Candidate, taken: Candidate) -> str:
@@ -142,8 +147,8 @@ def choose(
     towards: Array | None = None,
     starts: Sequence[str] = get_args(Start),
     shown: slice = slice(None),
-) -> tuple[ForecastFit, Choice, list[Fold], list[Model], Way]:
-    """Return the fit that forecasts rows held out best, what was chosen, folds, their models, the variant.
+) -> Searched:
+    """Return the candidates, with their errors on rows that were held out.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
     are forecast: by the rows of inputs that act, the fewest first, and last, if any, levels that may drift.
@@ -151,31 +156,6 @@ def choose(
     Raises:
         ValueError: If there are too few rows to hold any out.
     """
-    found = searched(variants, lead, radius, towards, starts, shown)
-    best = picked(found.rows)
-    fit, folds, models = found.fitted(best)
-    choice = Choice(
-        best.horizon,
-        best.start,
-        best.ridge,
-        best.towards,
-        best.error,
-        best.way.lags > min(way.lags for way in variants),
-        best.way.rank,
-        table_of(found.rows, best),
-    )
-    return fit, choice, folds, models, best.way
-
-
-def searched(
-    variants: dict[Way, list[Part]],
-    lead: int,
-    radius: float,
-    towards: Array | None = None,
-    starts: Sequence[str] = get_args(Start),
-    shown: slice = slice(None),
-) -> Searched:
-    """Return the candidates, with the arguments of :func:`choose`."""
     fewest = min(way.lags for way in variants)
     fits = 4 * (len(variants) + sum(len(ladder_of(start)) + 1 for start in starts))
 
@@ -196,7 +176,7 @@ def searched(
 
     with steps("horizon='cv'", fits, "fit") as progress:
         searches, rows, drifts = begun(False)
-        if drifts and drifts[-1].score < picked([row for row in rows if row.still]).score:
+        if drifts and drifts[-1].error < picked([row for row in rows if row.still]).error:
             # Rows on both sides of a block know the level between them: only what follows is a judge.
             searches, rows, drifts = begun(True)
         else:
@@ -219,6 +199,19 @@ class Searched(NamedTuple):
     models: dict[Candidate, list[Model]]  # of the folds, of longer horizons
     searches: dict[Way, _Search]
     variants: dict[Way, list[Part]]
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate that is taken."""
+        return picked(self.rows)
+
+    @property
+    def choice(self) -> Choice:
+        """What a user sees of it."""
+        best = self.best
+        start, horizon, ridge, towards, way, error, *_ = best
+        lagged = way.lags > min(way.lags for way in self.variants)
+        return Choice(horizon, start, ridge, towards, error, lagged, way.rank, table_of(self.rows, best))
 
     def fitted(self, row: Candidate) -> tuple[ForecastFit, list[Fold], list[Model]]:
         """Return the fit of a candidate to all rows, the folds, and the fits to them."""
@@ -260,7 +253,7 @@ class _Search:
         kind: Callable[..., OneStep],
         trend: bool,
     ) -> None:
-        self.way, self.lead, self.shown, self.kind = way, lead, shown, kind
+        self.way, self.lead, self.shown, self.kind, self.trend = way, lead, shown, kind, trend
         self.V = None
         if way.rank is not None:
             self.V = np.linalg.svd(triangular_pairs(parts)[0])[2][: way.rank].T
@@ -312,9 +305,10 @@ class _Search:
             first = int(np.argmax(ridges >= NUMBERS.least))
         if plain:
             factor[first] = 1.0
-        still = "no change", NUMBERS.ridges[-1]
-        if still in ways and not self.driven:
-            factor[ways.index(still)] = NUMBERS.no_change
+        if not self.driven:
+            drift, still = bool(self.way.levels), ("no change", NUMBERS.ridges[-1])
+            naive = [drift if self.trend else way == still for way in ways]
+            factor[naive] = NUMBERS.naive
         if self.n > NUMBERS.many:
             best = {first, *np.argsort(error * factor, kind="stable")[:4].tolist()}
             for i in range(len(ways)):

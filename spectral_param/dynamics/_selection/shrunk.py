@@ -4,7 +4,7 @@ r"""One-step fits that are shrunk towards a matrix, and made stable; of differen
 
 With Z = [X U] = P diag(s) Vᵀ, all λ cost a product each: [A − A₀ B]ᵀ = V diag(s / (s² + λ)) Pᵀ (Y − X A₀ᵀ).
 The singular values are those of Z and not of ZᵀZ, whose rounding would hide what small ones say about data
-without noise. Then eigenvalues of A are clipped.
+without noise. Then eigenvalues of A are clipped, or A is fitted by :func:`fit_stable`, which takes longer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._eigenvalues import clipped
+from spectral_param.dynamics._numbers import NUMBERS
+from spectral_param.dynamics._one_step.fit import fit_stable, with_ridge
 from spectral_param.dynamics._recordings import Part, pairs_of, triangular, triangular_pairs
 
 _CUT = 1e-13  # of the largest singular value; what is smaller is rounding
@@ -67,10 +69,17 @@ class OneStep:
         return A, B
 
     def fit(self, towards: str, ridge: float) -> tuple[Array, Array]:
-        """Return A and B of one aim and ridge, stable."""
-        A, B = self.shrunk(np.array([ridge]))
+        """Return stable A and B of one aim and ridge: clipped, or those of fit_stable if they fit better."""
         i = list(self.aims).index(towards)
-        return self.stable(A[i], B[i], ridge)
+        A, B = (M[i] for M in self.shrunk(np.array([ridge])))
+        inside = self.stable(A, B, ridge)
+        if self.n > NUMBERS.many or inside[0] is A:
+            return inside
+        X, Y, U = with_ridge(self.X, self.Y, self.U, ridge * self.unit, self.aims[towards])
+        # A ridge that changes nothing but dependent columns.
+        fit = fit_stable(X, Y, U, radius=self.radius, ridge=_CUT * self.unit)
+        fitted = fit.A, fit.B if self.m else B
+        return min(inside, fitted, key=lambda of: np.square(Y - X @ of[0].T - U @ of[1].T).sum())
 
     def stable(self, A: Array, B: Array, ridge: float) -> tuple[Array, Array]:
         """Return A after its eigenvalues are clipped, and the best B for it."""

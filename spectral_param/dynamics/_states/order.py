@@ -15,6 +15,7 @@ from spectral_param.dynamics._intervals import Block, forecast_errors
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._recordings import side_by_side
 from spectral_param.dynamics._remarks import require_variation
+from spectral_param.dynamics._selection.choose import columns
 from spectral_param.dynamics._selection.folds import Fold, folds_of, judges
 from spectral_param.dynamics._states.dead_time import heard, shifted
 from spectral_param.dynamics._states.model import Options, Rows, filtered, rolled_out
@@ -40,9 +41,15 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
     require_variation("inputs", [newest(U, lags)])
     most = largest_order(recordings, lags)
     if states > most:
+        rows = f"{len(Y)} rows in {len(recordings)} recordings"
+        if most:
+            raise ValueError(
+                f"{_NAME}: expected states <= {most}, as many as {rows} allow, got {states}. Pass fewer, or "
+                "record more rows."
+            )
         raise ValueError(
-            f"{_NAME}: expected states <= {most}, as many as {len(Y)} rows in {len(recordings)} recordings "
-            f"allow, got {states}. Pass fewer, or record more rows."
+            f"{_NAME}: expected more rows for hidden states, got {rows}, too few for one state. Record "
+            "more; at gaps, fill in single rows by numpy.interp in place of missing='split'."
         )
     if U.shape[1] and excited(recordings, states, lags) < states:
         raise ValueError(
@@ -111,7 +118,8 @@ def order(recordings: list[Rows], options: Options, lead: int, both: bool = Fals
     over the same rows is as small as the least but for chance, the standard error of the sum of differences.
     Of them the smallest is taken whose forecasts of these rows, if there are inputs, are about as good as the
     best ones: one step ahead, slow dynamics are hardly seen.
-    With ``both``, orders have feedthrough, which is left out of the one taken if that is as likely without.
+    With ``both``, orders have feedthrough, which is left out of the one taken if it is as likely without, or
+    forecasts about as well: inputs that are held may stand for what is not linear.
     Where inputs seem to act late, orders with these dead times are tried first. They are taken unless inputs
     that act at once are as likely with as many states.
 
@@ -205,24 +213,31 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
             f"{sum(len(Y) for Y, _ in recordings)} rows in {len(recordings)} recordings, which every model "
             "meets exactly. Pass the number of states, or record more."
         )
-    likely = sorted(n for (n, _), of in found.items() if _as_likely(of, found[best]))
-    n = _forecasting(some, quick, lead, likely)
+    way = _forecasting(
+        some, quick, lead, sorted(way for way, of in found.items() if _as_likely(of, found[best]))
+    )
     if both:
-        found[n, False] = _of_rows(some, quick._replace(feedthrough=False), n)
-        through = not _as_likely(found[n, False], found[n, True])
-    return Tried(dead, found, (n, through))
+        simpler = way[0], False
+        found[simpler] = _of_rows(some, quick._replace(feedthrough=False), way[0])
+        likely = _as_likely(found[simpler], found[way])
+        way = simpler if likely else _forecasting(some, quick, lead, [simpler, way])
+    return Tried(dead, found, way)
 
 
-def _forecasting(some: list[Fold], options: Options, lead: int, orders: list[int]) -> int:
-    """Return the first of these orders that forecasts held-out rows about as well as the best of them.
+def _forecasting(
+    some: list[Fold], options: Options, lead: int, ways: list[tuple[int, bool]]
+) -> tuple[int, bool]:
+    """Return the first of these ways that forecasts held-out rows about as well as the best of them.
 
     Without inputs it is the first: far ahead, all forecast the mean, and chance tells them apart.
     """
-    if len(orders) == 1 or not some[0].held[0][1].shape[1]:
-        return orders[0]
-    found = [forecast_errors(forecasts(some, options, n, lead), None)["model"] for n in orders]
-    errors = [float(np.nanmean(error)) for error in found]
-    return next(n for n, e in zip(orders, errors, strict=True) if not e > NUMBERS.complicated * min(errors))
+    if len(ways) == 1 or not some[0].held[0][1].shape[1]:
+        return ways[0]
+    errors = []
+    for n, through in ways:
+        blocks = forecasts(some, options._replace(feedthrough=through), n, lead)
+        errors.append(float(np.nanmean(forecast_errors(blocks, None)["model"])))
+    return next(way for way, e in zip(ways, errors, strict=True) if not e > NUMBERS.complicated * min(errors))
 
 
 def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
@@ -235,20 +250,18 @@ def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
                 spread = (rows - best).std() / len(rows) ** 0.5
             verdict = _verdict(rows, best, way, of, of is taken)
             candidates.append((way[0], of.dead, way[1], float(rows.mean()), float(spread), verdict))
-    names, table = ("states", "dead_time", "feedthrough", "error", "spread", "verdict"), {}
-    for name, column in zip(names, zip(*candidates, strict=True), strict=True):
-        plain = isinstance(column[0], (int, float))
-        table[name] = np.empty(len(column), dtype=type(column[0]) if plain else object)
-        table[name][:] = column
+    table = columns(("states", "dead_time", "feedthrough", "error", "spread", "verdict"), candidates)
     n, through = taken.taken
     return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), table)
 
 
 def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: bool) -> str:
     if way == of.taken:
-        if taken:
-            return "taken: the fewest states that are as likely, and forecast as well, as the best"
-        return "less likely than others"
+        if not taken:
+            return "less likely than others"
+        if not _as_likely(rows, best):
+            return "taken: it forecasts as well as the best, without feedthrough"
+        return "taken: the fewest states that are as likely, and forecast as well, as the best"
     if not _as_likely(rows, best):
         return "less likely"
     if way[0] < of.taken[0]:

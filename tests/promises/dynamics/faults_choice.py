@@ -62,8 +62,8 @@ FAULTS = (
     Fault(
         "walk: any fit is taken that is a little better than no change",
         "spectral_param/dynamics/_numbers.py",
-        "no_change: float = 0.87",
-        "no_change: float = 1.5",
+        "naive: float = 0.87",
+        "naive: float = 1.5",
         "walk",
     ),
     Fault(

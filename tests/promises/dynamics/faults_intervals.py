@@ -17,4 +17,11 @@ FAULTS = (
         "np.ceil(number * coverage - 1e-9)",
         "quantile",
     ),
+    Fault(
+        "smooth: a forecast begins where it fits all given rows best, whatever drives the system",
+        "spectral_param/dynamics/_measured.py",
+        "if self.smooth and before else",
+        "if before else",
+        "without_a_say",
+    ),
 )

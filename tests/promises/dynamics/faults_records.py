@@ -20,15 +20,22 @@ FAULTS = (
     Fault(
         "through: an order is never left with its feedthrough",
         "spectral_param/dynamics/_states/order.py",
-        "through = not _as_likely(found[n, False], found[n, True])",
-        "through = False",
+        "way = simpler if likely else",
+        "way = simpler if True else",
         "at_once",
+    ),
+    Fault(
+        "bent: a feedthrough is taken that is more likely, whatever it forecasts",
+        "spectral_param/dynamics/_states/order.py",
+        "_forecasting(some, quick, lead, [simpler, way])",
+        "way",
+        "not_linear",
     ),
     Fault(
         "tie: of orders that are as likely the first is taken, whatever it forecasts",
         "spectral_param/dynamics/_states/order.py",
-        "if len(orders) == 1 or not some[0].held[0][1].shape[1]:",
-        "if orders:",
+        "if len(ways) == 1 or not some[0].held[0][1].shape[1]:",
+        "if ways:",
         "as_likely_one",
     ),
     Fault(

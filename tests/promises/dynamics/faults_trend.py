@@ -31,4 +31,11 @@ FAULTS = (
         "drifts = drifts[:]",
         "line_of_the_table",
     ),
+    Fault(
+        "naive: levels that drift have to beat what does not move",
+        "spectral_param/dynamics/_selection/choose.py",
+        "naive = [drift if self.trend else way == still for way in ways]",
+        "naive = [way == still for way in ways]",
+        "others_have_to_beat",
+    ),
 )

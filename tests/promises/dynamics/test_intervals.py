@@ -47,6 +47,31 @@ def test_bands_cover_what_they_say_at_every_lead(states, coverage, interval):
     assert (found <= high / windows + 0.03).all()
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "before", "width", "radius"),
+    [
+        ({"horizon": "cv", "start": "measured"}, 40, 2, 0.97),
+        ({"delays": 3, "horizon": 5}, 100, 4, 0.9),
+        ({}, 15, 1, 1.0),
+    ],
+)
+def test_noise_that_drives_the_system_leaves_rows_before_the_last_without_a_say(
+    kwargs, before, width, radius
+):
+    rng = np.random.default_rng(width)
+    F, x, X = radius * np.linalg.qr(rng.standard_normal((width, width)))[0], np.zeros(width), []
+    for _ in range(1200):
+        X.append(x)
+        x = F @ x + rng.standard_normal(width)
+    X = np.array(X)
+    model = StableLinearModel(lead=10, **kwargs).fit(X[:600])
+    memory = kwargs.get("delays", 1)
+    for at in range(700, 1180, 60):
+        few, many = (model.simulate(X[at - rows : at], 10, coverage=0.9) for rows in (memory, before))
+        for one, other in zip(few, many, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
+
+
 def test_conformal_bands_do_not_ask_for_a_normal_distribution():
     X, U = driven(6000, 1, "heavy")
     model = StableLinearModel(lead=3).fit(X[:3000], U=U[:3000])

@@ -117,6 +117,43 @@ def test_accelerations_answer_a_force_at_once(frequencies, sensors, rows, noise,
     assert not StableLinearModel(states=2).fit(Y[:rows], U=U[: rows - 1]).feedthrough_
 
 
+def tanks(count, rows, seed):
+    """Return levels of tanks in a row, each of which flows off as the root of its level, and the inflow."""
+    rng, h, Y = np.random.default_rng(seed), np.linspace(0.5, 0.3, count), []
+    U = np.concatenate([np.full(rng.integers(20, 80), rng.uniform(0.2, 0.6)) for _ in range(rows // 20)])[
+        :rows
+    ]
+    for u in U:
+        Y.append(h + 0.005 * rng.standard_normal(count))
+        flow = 0.5 * np.sqrt(np.maximum(h, 0))
+        h = h + 0.1 * (np.append(u, flow[:-1]) - flow)
+    return np.array(Y), U[:, None]
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "seeds"),
+    [(3, 500, (2, 3, 8)), pytest.param(2, 700, range(4), marks=pytest.mark.nightly)],
+)
+def test_what_is_not_linear_is_no_feedthrough(count, rows, seeds):
+    found = []
+    for seed in seeds:
+        Y, U = tanks(count, rows, seed)
+        found.append(StableLinearModel(states="cv", offset=True, lead=40).fit(Y, U=U).feedthrough_)
+    # One step ahead, a feedthrough is more likely here; forecasts are no better with it, but for chance.
+    assert sum(found) <= 1
+
+
+@pytest.mark.parametrize(("missing", "rows"), [("raise", 5), ("split", 90)])
+def test_rows_that_are_too_few_for_one_state_are_said_to_be_too_few(missing, rows):
+    Y = np.random.default_rng(0).standard_normal((rows, 2))
+    if missing == "split":
+        Y[::3] = np.nan
+    with pytest.raises(
+        ValueError, match=r"expected more rows for hidden states, got .* too few for one state"
+    ):
+        StableLinearModel(states="cv", missing=missing).fit(Y)
+
+
 # Away from 0 --------------------------------------------------------------------------------------------
 
 

@@ -81,6 +81,40 @@ def test_levels_that_trend_are_forecast_as_by_those_who_know(rows, width, noise,
     assert np.mean(inside) >= 0.6
 
 
+def prices(rows, rng):
+    """Return levels that share a walk with a drift, two of them with a part of their own that returns."""
+    walk, own = np.cumsum(0.3 + rng.standard_normal(rows)), np.zeros((rows, 2))
+    for k in range(1, rows):
+        own[k] = 0.9 * own[k - 1] + rng.standard_normal(2)
+    return np.stack([100 + walk, 50 + 0.5 * walk + own[:, 0], 80 + 0.8 * walk + own[:, 1]], axis=1)
+
+
+def walks(rows, rng):
+    """Return levels that walk at random, with a drift."""
+    return np.cumsum(0.5 + rng.standard_normal((rows, 2)), axis=0)
+
+
+@far
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "delays", "bound"), [(prices, 1, 1.18), pytest.param(walks, 2, 1.05, marks=pytest.mark.nightly)]
+)
+def test_where_a_drift_is_better_than_no_change_it_is_what_others_have_to_beat(make, delays, bound):
+    rows, lead, ratios = 100, 12, []
+    for seed in range(100, 112):
+        X = make(rows + 60, np.random.default_rng(seed))
+        model = StableLinearModel(horizon="cv", lead=lead, delays=delays, offset=True).fit(X[:rows])
+        rise = np.arange(1, lead + 1)[:, None] * np.diff(X[:rows], axis=0).mean(axis=0)
+        errors = np.zeros(3)
+        for at in range(rows, rows + 48, 3):
+            ours = model.simulate(X[at - delays - 1 : at], lead)
+            for i, forecast in enumerate((ours, X[at - 1] + rise, X[at - 1])):
+                errors[i] += np.square((forecast - X[at : at + lead]) / X[:rows].std(axis=0)).sum()
+        ratios.append(np.sqrt(errors[0] / errors[1:].min()))
+    # Of single recordings chance decides.
+    assert np.exp(np.mean(np.log(ratios))) <= bound
+
+
 @far
 @pytest.mark.parametrize(
     ("rows", "width", "noise", "seed"),

@@ -130,7 +130,8 @@ def test_clipping_moves_only_what_lies_outside():
 
 @pytest.mark.parametrize("radius", [1.0, 0.7])
 def test_the_choice_keeps_the_radius_and_white_noise_is_not_forecast(radius):
-    fit, choice, *_ = choose({Way(1): parts_of(120)}, 10, radius)
+    found = choose({Way(1): parts_of(120)}, 10, radius)
+    fit, choice = found.fitted(found.best)[0], found.choice
     assert np.abs(np.linalg.eigvals(fit.A)).max() <= radius * (1 + 1e-9)
     assert choice.error < 1.1
     assert fit.A.shape == (3, 3)
@@ -142,7 +143,8 @@ def test_an_exact_system_is_found_by_one_step():
     rows = [np.array([1.0, 0.0])]
     for _ in range(80):
         rows.append(A @ rows[-1])
-    fit, choice, *_ = choose({Way(1): [(np.array(rows), np.zeros((80, 0)))]}, 10, 1.0)
+    found = choose({Way(1): [(np.array(rows), np.zeros((80, 0)))]}, 10, 1.0)
+    fit, choice = found.fitted(found.best)[0], found.choice
     np.testing.assert_allclose(fit.A, A, atol=1e-12)
     assert choice.error < 1e-12
     assert choice.ridge == 0.0
