@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems.forecasts import Problem, forecast_error, problems
+from benchmarks.problems.forecasts import Problem, forecast_error, model_error, problems
 from benchmarks.problems.one_step import (
     error,
     height,
@@ -46,7 +46,7 @@ DEPENDS = (
 VARIES = "SOC|constraint generation"
 
 Array = NDArray[Any]  # float64
-Fit = Callable[[], tuple[Array, Array | None]]
+Fit = Callable[[], tuple[Array, Array | None] | StableLinearModel]
 
 SECONDS = 2.0  # of a rival that searches
 RANDOM = 500  # problems of :func:`random_problems`
@@ -77,15 +77,7 @@ def fits(problem: Problem) -> dict[str, Fit]:
     def model(**options: Any) -> Fit:
         rank = len(unit) if problem.common else None  # a projection gives all states one unit
 
-        def fit() -> tuple[Array, Array | None]:
-            found = StableLinearModel(rank=rank, **options).fit(problem.recordings, U=problem.inputs)
-            if rank is None:
-                return found.A_, found.B_
-            V = found.components_
-            assert V is not None
-            return V.T @ found.A_ @ V, None if found.B_ is None else V.T @ found.B_
-
-        return fit
+        return lambda: StableLinearModel(rank=rank, **options).fit(problem.recordings, U=problem.inputs)
 
     def one_step() -> Array:
         few = len(X) <= X.shape[1] + (0 if U is None else U.shape[1])
@@ -147,7 +139,7 @@ def _warm() -> None:
     fit_stable(*random_problem(np.random.default_rng(0)), radius=0.1)
 
 
-def attempt(problem: Problem, fit: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
+def attempt(problem: Problem, fit: Fit) -> dict[str, Any]:
     """Return error and seconds of a method, without the error if it is not stable, or why it failed.
 
     Args:
@@ -158,12 +150,16 @@ def attempt(problem: Problem, fit: Callable[[], tuple[Any, Any]]) -> dict[str, A
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            A, B = fit()
+            found = fit()
         except (ValueError, RuntimeError, IndexError, np.linalg.LinAlgError) as failure:
             return {"failed": type(failure).__name__}
     spent = time.process_time() - began
+    if isinstance(found, StableLinearModel):
+        A, error = found.A_, model_error(problem, found)
+    else:
+        A, error = found[0], forecast_error(problem, *found)
     stable = bool(np.isfinite(A).all()) and height(A) <= STABLE
-    return {"error": forecast_error(problem, A, B) if stable else None, "cpu_seconds": spent}
+    return {"error": error if stable else None, "cpu_seconds": spent}
 
 
 def compare(problem: Problem) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.problems.forecasts import Problem, forecast_error
+from benchmarks.problems.forecasts import Problem, model_error
 from spectral_param.dynamics import StableLinearModel
 
 KEYS = ("start", "horizon", "ridge", "towards")
@@ -31,7 +31,4 @@ def choice_of(problem: Problem) -> tuple[StableLinearModel, float]:
         warnings.simplefilter("ignore", UserWarning)
         model = StableLinearModel(rank=rank, horizon="cv", lead=problem.lead)
         model.fit(problem.recordings, U=problem.inputs)
-    A, B, V = model.A_, model.B_, model.components_
-    if V is not None:
-        A, B = V.T @ A @ V, None if B is None else V.T @ B
-    return model, forecast_error(problem, A, B)
+    return model, model_error(problem, model)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.problems.one_step import texture
 from examples.papers.tasks.dynamics import load_arm
+from spectral_param.dynamics import Choice, StableLinearModel
 
 Array = NDArray[Any]  # float64
 
@@ -28,6 +29,7 @@ class Problem(NamedTuple):
     driven: Array  # (windows, lead, m)
     common: bool  # whether all states are in one unit: coordinates of a projection
     measured: Array | None = None  # the same rows as ``following``, as they were measured
+    before: Array | None = None  # the rows before the starts; a recording begins with its first row twice
 
     @property
     def lead(self) -> int:
@@ -49,12 +51,18 @@ def _problem(
 ) -> Problem:
     """Cut the rows that are to be forecast into windows, a fifth of the lead apart."""
     cuts = [
-        (measured[s], truth[s + 1 : s + lead + 1], U[s : s + lead], measured[s + 1 : s + lead + 1])
+        (
+            measured[s],
+            truth[s + 1 : s + lead + 1],
+            U[s : s + lead],
+            measured[s + 1 : s + lead + 1],
+            measured[max(s - 1, 0)],
+        )
         for truth, measured, U in tests
         for s in range(0, len(truth) - lead, max(1, lead // 5))
     ]
-    starts, following, driven, after = (np.stack(parts) for parts in zip(*cuts, strict=True))
-    return Problem(recordings, inputs, starts, following, driven, common, after)
+    starts, following, driven, after, before = (np.stack(parts) for parts in zip(*cuts, strict=True))
+    return Problem(recordings, inputs, starts, following, driven, common, after, before)
 
 
 def _without_inputs(truth: Array, measured: Array) -> tuple[Array, Array, Array]:
@@ -269,13 +277,39 @@ def forecast_error(problem: Problem, A: Array, B: Array | None) -> float:
         A: State matrix.
         B: Input matrix, or None.
     """
-    unit, mean = problem.units(), np.vstack(problem.recordings).mean(axis=0)
-    x, errors = problem.starts, []
+    x, found = problem.starts, []
     with np.errstate(over="ignore", invalid="ignore"):
         for k in range(problem.lead):
             x = x @ A.T if B is None else x @ A.T + problem.driven[:, k] @ B.T
-            truth = problem.following[:, k]
-            errors.append(np.square((x - truth) / unit).sum() / np.square((truth - mean) / unit).sum())
+            found.append(x)
+    return _error_of(problem, np.stack(found, axis=1))
+
+
+def model_error(problem: Problem, model: StableLinearModel) -> float:
+    """Return the error of the forecasts of a fitted model, which begin at one row, or at two for a drift.
+
+    Args:
+        problem: The problem.
+        model: The model.
+    """
+    drifts = isinstance(model.choice_, Choice) and model.choice_.towards == "drift"
+    found = []
+    for i, start in enumerate(problem.starts):
+        rows, U = start, problem.driven[i]
+        if drifts:
+            assert problem.before is not None
+            # The input before the start acts on no forecast.
+            rows, U = np.stack([problem.before[i], start]), np.vstack([U[:1], U])
+        found.append(model.simulate(rows, problem.lead, None if problem.inputs is None else U))
+    return _error_of(problem, np.stack(found))
+
+
+def _error_of(problem: Problem, found: Array) -> float:
+    """Return the error of forecasts ``(windows, lead, n)``."""
+    unit, mean = problem.units(), np.vstack(problem.recordings).mean(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wrong, size = ((of - problem.following) / unit for of in (found, mean))
+        errors = np.square(wrong).sum(axis=(0, 2)) / np.square(size).sum(axis=(0, 2))
     return float(np.sqrt(errors).mean())
 
 
