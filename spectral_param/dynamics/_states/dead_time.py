@@ -49,12 +49,13 @@ def heard(recordings: list[Rows]) -> tuple[int, ...]:
 
 
 def _first(size: Array, above: Array, most: int) -> int:
-    """Return the dead time that one output shows: where the correlations around the largest begin."""
-    if not above.any():
-        return most
-    if above[:2].any():  # An input that acts at once, or in the next row.
-        return 0
-    at = int(np.argmax(size))
+    """Return the dead time that one output shows: where the correlations around the largest begin.
+
+    Those of the same row say nothing of it: the input acts at once, or a controller answers the output.
+    """
+    if above[1] or not above[1:].any():
+        return 0 if above.any() else most
+    at = 1 + int(np.argmax(size[1:]))
     while above[at - 1]:
         at -= 1
     return at - 1

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "loop: what a controller answers in the same row is taken for an input that acts at once",
+        "spectral_param/dynamics/_states/dead_time.py",
+        "if above[1] or not above[1:].any():",
+        "if above[:2].any() or not above.any():",
+        "in_a_loop",
+    ),
+    Fault(
         "late: no dead time is looked for",
         "spectral_param/dynamics/_states/order.py",
         "if any(dead):",

@@ -71,6 +71,33 @@ def test_dead_times_are_found_and_forecasts_know_them(rows, dead, noise, outputs
         model.simulate(Y[:late], 5, U=U[: late + 5])
 
 
+def in_a_loop(rows, dead, pole, gain, seed):
+    """Return outputs that drift, held at a goal by a controller, and its actions."""
+    rng = np.random.default_rng(seed)
+    y, drift, summed, actions, Y = 0.0, 0.0, 0.0, [0.0] * dead, []
+    for k in range(rows):
+        if k % 80 == 0:
+            goal = rng.uniform(-1, 1)
+        drift = 0.9 * drift + 0.03 * rng.standard_normal()
+        summed += 0.05 * gain * (goal - y - drift)
+        actions.append(gain * (goal - y - drift) + summed)  # It answers the output of the same row.
+        Y.append([y + drift])
+        y = pole * y + 2 * (1 - pole) * actions[k]
+    return np.array(Y), np.array(actions[dead:])[:, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dead", "pole", "gain"),
+    [(500, 5, 0.93, 0.6), pytest.param(800, 3, 0.8, 1.2, marks=pytest.mark.nightly)],
+)
+def test_in_a_loop_the_dead_time_of_the_plant_is_found(rows, dead, pole, gain):
+    found = []
+    for seed in (1, 2, 3):
+        Y, U = in_a_loop(rows, dead, pole, gain, seed)
+        found.append(StableLinearModel(states="cv", lead=40).fit(Y, U=U).dead_time_.tolist())
+    assert found.count([dead]) >= 2  # A single recording may show too little.
+
+
 def test_the_table_has_each_order_and_dead_time():
     _, Y, U = late_plant(300, (9,), 0.05, 1, 1, seed=1)
     choice = StableLinearModel(states="cv", lead=20).fit(Y, U=U).choice_
