@@ -27,7 +27,7 @@ from benchmarks.problems import forecasts
 from benchmarks.problems.states import LEAD, System, forecast_error, height, system
 from benchmarks.table import Result, Table, load, marked, named
 from benchmarks.task import Task
-from spectral_param.dynamics import StableLinearModel
+from spectral_param.dynamics import Choice, StableLinearModel
 
 DEPENDS = (
     "spectral_param/dynamics",
@@ -176,7 +176,12 @@ def coverage_of(make: Callable[[], forecasts.Problem]) -> Result:
     model = StableLinearModel(horizon="cv", lead=problem.lead, rank=rank)
     model.fit(problem.recordings, U=problem.inputs)
     after = problem.following if problem.measured is None else problem.measured
-    windows = list(zip(problem.starts, after, driven, strict=True))
+    starts = problem.starts
+    if isinstance(model.choice_, Choice) and model.choice_.towards == "drift":  # It begins at two rows.
+        assert problem.before is not None
+        starts = np.stack([problem.before, starts], axis=1)
+        driven = [None if U is None else np.vstack([U[:1], U]) for U in driven]
+    windows = list(zip(starts, after, driven, strict=True))
     return {"coverage": _covered(model, windows, problem.lead)}
 
 
