@@ -30,7 +30,7 @@ def numbers(content: Any, name: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(content, dict):
         for key, value in content.items():
             yield from numbers(value, f"{name}: {key}" if name else str(key))
-    elif isinstance(content, list):
+    elif isinstance(content, list | tuple):  # A file has lists alone.
         for i, value in enumerate(content):
             yield from numbers(value, f"{name} {i}")
     elif isinstance(content, int | float):

@@ -36,6 +36,7 @@ DEPENDS = (
     "benchmarks/problems/states.py",
     "benchmarks/rivals/states.py",
 )
+VARIES = "^times"  # Seconds.
 
 Array = NDArray[Any]  # float64
 
