@@ -295,7 +295,7 @@ def test_a_sample_finds_a_number_that_differs_and_no_time(monkeypatch, reading, 
     monkeypatch.setattr(memory, "VARIES", "noise", raising=False)
     monkeypatch.setattr(memory, "tasks", lambda quick: [Task(name, lambda: dict(found)) for name in "abcd"])
     run(reading)
-    found |= {"seconds": 9.0, "values": [1.001, 2.001], "noise": 0.0}
+    found |= {"seconds": 9.0, "values": (1.001, 2.001), "noise": 0.0}
     assert sample.compared(["memory"], 1) == 0
     found["values"] = [1.0, 2.1]
     assert sample.compared(["memory"], 1) == 1
