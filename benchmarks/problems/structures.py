@@ -1,15 +1,17 @@
-"""Structures that are pushed or shaken, whose modes are known: accelerations and displacements with noise."""
+"""Structures that are pushed, shaken or let go, whose modes are known: accelerations with noise."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 Array = NDArray[Any]  # float64
+
+Drive = Literal["recorded", "unknown", "none"]  # the force that acts
 
 DT = 0.01  # seconds
 
@@ -20,7 +22,7 @@ class Structure:
 
     Attributes:
         Y: Accelerations, with noise.
-        U: Forces, of as many rows; None where what shakes the structure is not recorded.
+        U: Forces, of as many rows; None where none are recorded.
         frequencies: Natural frequencies in Hz.
         damping: Damping ratios.
         noise: Standard deviation of the noise relative to that of each sensor.
@@ -33,14 +35,15 @@ class Structure:
     noise: float
 
 
-def structure(seed: int, forced: bool, rows: int | None = None) -> Structure:
+def structure(seed: int, drive: Drive, rows: int | None = None) -> Structure:
     """Return 3 to 5 modes from 2 to 40 Hz, damped by 0.5 to 2 %, on 3 to 5 accelerometers.
 
-    A white force acts, held for each step. Noise is 1 to 5 %. Frequencies are 10 % or more apart.
+    A white force acts, held for each step, or none: then the structure is struck and rings. Noise is 1 to
+    5 %. Frequencies are 10 % or more apart.
 
     Args:
         seed: Of all that is random.
-        forced: Whether the force is recorded.
+        drive: The force: whether it is recorded, or none acts.
         rows: Of the recording. None draws 2,000 to 4,000.
     """
     rng = np.random.default_rng(seed)
@@ -60,9 +63,11 @@ def structure(seed: int, forced: bool, rows: int | None = None) -> Structure:
     shapes = rng.choice([-1, 1], (sensors, modes)) * rng.uniform(0.3, 1.0, (sensors, modes))
     step = scipy.linalg.expm(DT * np.block([[F, G], [np.zeros((1, n + 1))]]))
     U, x, Y = rng.standard_normal((rows, 1)), np.zeros(n), []
+    if drive == "none":
+        U, x = 0 * U, G[:, 0]
     for u in U:
         Y.append(shapes @ (F[1::2] @ x + G[1::2] @ u))
         x = step[:n, :n] @ x + step[:n, n:] @ u
     measured = np.array(Y)
     measured += noise * measured.std(axis=0) * rng.standard_normal(measured.shape)
-    return Structure(measured, U if forced else None, frequencies, damping, noise)
+    return Structure(measured, U if drive == "recorded" else None, frequencies, damping, noise)

@@ -30,6 +30,7 @@ from spectral_param.dynamics._recordings import (
     Recording,
     pairs_of,
     recordings_of,
+    side_by_side,
     whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
@@ -38,6 +39,7 @@ from spectral_param.dynamics._remarks import (
     remark_on_damping,
     remarks_on_columns,
     remarks_on_inputs,
+    remarks_on_most,
     remarks_on_pairs,
     require_variation,
 )
@@ -346,6 +348,8 @@ class StableLinearModel(Modes, Estimator):
         model, blocks = found.model, found.blocks
         self.feedthrough_, self.choice_ = found.feedthrough, found.choice
         self._spread = found.eigenvalues, found.spread
+        if found.choice is not None:
+            _say(remarks_on_most(found.choice.most), 4)
         self.fit_ = result(model, self._bound)
         self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
         self.offset_, self.states_ = model.d, len(model.A)
@@ -374,9 +378,15 @@ class StableLinearModel(Modes, Estimator):
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
         variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
         _say(remarks_on_inputs(variant.parts), 4)
-        above = above_noise(variant.units.parts(variant.parts, False)) if self.delays > 1 else None
-        if above is not None:
-            self._doubts = [remark_on_damping(variant.parts[0][0].shape[1], above)]
+        above, number = None, variant.parts[0][0].shape[1]
+        if self.delays > 1:
+            parts, units = variant.parts, variant.units
+            if self.rank is not None:  # Of a few directions two may be as loud, as those of a mode are.
+                parts = [(side_by_side(Y, self.delays), U) for Y, U in zip(rows, inputs, strict=True)]
+                units = Units.of(parts, False, False)
+            above = above_noise(units.parts(parts, False))
+        if above is not None and above < number:
+            self._doubts = [remark_on_damping(number, above)]
         if self.horizon is not None:  # It has units, a projection one for all states.
             if self.rank is None:
                 require_variation("states", rows)
@@ -394,6 +404,7 @@ class StableLinearModel(Modes, Estimator):
                 self._towards(variant.units),
                 get_args(Start) if self.start is None else (self.start,),
                 slice(None) if self.rank is not None else slice(-coordinates.width, None),
+                self.offset,
             )
             choice, way = found.choice, found.best.way
             variant = variants[way]

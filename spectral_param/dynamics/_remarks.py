@@ -127,6 +127,16 @@ def remark_on_damping(n: int, above: int) -> str:
     )
 
 
+def remarks_on_most(states: int | None) -> list[str]:
+    """Return what to say where the most states were taken that can be compared."""
+    if states is None:
+        return []
+    return [
+        f"states='cv' took {states}, the most that the rows allow where others are held out: more may be "
+        "better. Pass states=, a number, or record more rows."
+    ]
+
+
 def no_better(errors: dict[str, Array]) -> list[str]:
     """Return what to say where a forecast without a model has a smaller mean error."""
     means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}

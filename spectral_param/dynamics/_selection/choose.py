@@ -35,7 +35,7 @@ from spectral_param.dynamics._forecast.descent import (
 from spectral_param.dynamics._forecast.windows import Model, Objective
 from spectral_param.dynamics._numbers import NUMBERS
 from spectral_param.dynamics._recordings import Part, Places, triangular_pairs
-from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of
+from spectral_param.dynamics._selection.folds import Fold, cut, errors, folds_of, moved
 from spectral_param.dynamics._selection.shrunk import Drift, OneStep
 
 
@@ -147,11 +147,13 @@ def choose(
     towards: Array | None = None,
     starts: Sequence[str] = get_args(Start),
     shown: slice = slice(None),
+    constant: bool = False,
 ) -> Searched:
     """Return the candidates, with their errors on rows that were held out.
 
     Each of the variants has recordings in units of their standard deviations, of which the columns ``shown``
     are forecast: by the rows of inputs that act, the fewest first, and last, if any, levels that may drift.
+    If their last input is constant, they are about their mean.
 
     Raises:
         ValueError: If there are too few rows to hold any out.
@@ -169,8 +171,9 @@ def choose(
             places = _some(parts, lead) if way.levels else some
             if way.levels and len(folds_of(parts, lead, places, trend)) < 2:
                 continue  # A row less than the others have is too few.
-            searches[way] = _Search(way, parts, places, lead, shown, partial(kind, radius=radius), trend)
-            rows[way.levels > 0].extend(searches[way].one_step(way.lags == fewest and not way.levels))
+            search = _Search(way, parts, places, lead, shown, partial(kind, radius=radius), trend, constant)
+            searches[way] = search
+            rows[way.levels > 0].extend(search.one_step(way.lags == fewest and not way.levels))
             progress(4)
         return searches, *rows
 
@@ -222,8 +225,12 @@ class Searched(NamedTuple):
         A, B = search.on_all_rows(row, self.one, of_folds, parts, whole)
         error = search.objective(whole, row).over(parts, row.horizon).error(A, B)
         A, B = search.back(A, B)
+        models = [
+            moved(*search.back(*model), fold.centre)
+            for model, fold in zip(of_folds, search.folds, strict=True)
+        ]
         fit = ForecastFit(A, B, error, error, whole.radius, spectral_radius(A), row.horizon, row.start)
-        return fit, search.folds, [search.back(*model) for model in of_folds]
+        return fit, search.folds, models
 
 
 def _some(parts: list[Part], lead: int) -> Places:
@@ -252,17 +259,22 @@ class _Search:
         shown: slice,
         kind: Callable[..., OneStep],
         trend: bool,
+        constant: bool,
     ) -> None:
         self.way, self.lead, self.shown, self.kind, self.trend = way, lead, shown, kind, trend
         self.V = None
         if way.rank is not None:
             self.V = np.linalg.svd(triangular_pairs(parts)[0])[2][: way.rank].T
         self.parts, self.folds = self.onto(cut(parts, some)), folds_of(parts, lead, some, trend)
+        if constant and not way.levels:  # Differences have means of their own.
+            self.folds = [fold.centred() for fold in self.folds]
+        self.centres = [fold.centre if self.V is None else fold.centre @ self.V for fold in self.folds]
         if len(self.folds) < 2:
             raise ValueError(
-                "StableLinearModel: expected at least 6 rows for horizon='cv', which holds rows out, got "
-                f"{sum(len(Y) for Y, _ in self.parts)} in {len(parts)} recordings. Pass horizon=1 and "
-                "ridge > 0, or record more."
+                "StableLinearModel: expected at least 6 states for horizon='cv', which holds some out, got "
+                f"{sum(len(Y) for Y, _ in self.parts)} in {len(parts)} recordings: a row each, after those "
+                "that delays and input_delays need. Pass fewer of these, or horizon=1 and ridge > 0, or "
+                "record more."
             )
         self.whole = kind(self.parts)
         self.kept = [self.onto(fold.kept) for fold in self.folds]
@@ -350,10 +362,11 @@ class _Search:
             factor = 1.0 if horizon is None else NUMBERS.complicated
             row = one._replace(start=start, horizon=horizon, factor=factor)
             here: list[Model] = []
-            for data, kept, model in zip(self.data, self.kept, models, strict=True):
+            for i, (data, kept, model) in enumerate(zip(self.data, self.kept, models, strict=True)):
                 aim = self.objective(data, row).over(kept, horizon)
                 # The fold before may have found a better minimum.
-                here.append(descend(aim, [model, *here[-1:]], NUMBERS.steps, NUMBERS.coarse))
+                before = [moved(*of, self.centres[i - 1] - self.centres[i]) for of in here[-1:]]
+                here.append(descend(aim, [model, *before], NUMBERS.steps, NUMBERS.coarse))
             progress(len(here))
             models = here
             stacks = [(A[None], B[None]) for A, B in models]
@@ -375,7 +388,8 @@ class _Search:
         first = self.whole.fit(one.towards, one.ridge)
         model = continued(self.parts, below, objective, first, NUMBERS.coarse)
         last = objective.over(self.parts, row.horizon)
-        model = descend(last, [model, *of_folds], 3 * NUMBERS.steps)
+        starts = [moved(*of, centre) for of, centre in zip(of_folds, self.centres, strict=True)]
+        model = descend(last, [model, *starts], 3 * NUMBERS.steps)
         if sum(len(Y) for Y, _ in parts) == sum(len(Y) for Y, _ in self.parts):
             return model
         whole = self.objective(data, row).over(parts, row.horizon)

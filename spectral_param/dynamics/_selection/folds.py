@@ -29,11 +29,18 @@ class Fold:
     held: list[Part]
     where: Places  # what is held out
     weight: float
+    centre: Array  # what was subtracted from the rows
 
     @functools.cached_property
     def mean(self) -> Array:
         """The mean of the rows that are kept."""
         return sum(Y.sum(axis=0) for Y, _ in self.kept) / sum(len(Y) for Y, _ in self.kept)
+
+    def centred(self) -> Fold:
+        """Return the same rows about the mean of those that are kept: the others are not known."""
+        mean = self.mean
+        kept, held = ([(Y - mean, U) for Y, U in of] for of in (self.kept, self.held))
+        return Fold(kept, held, self.where, self.weight, mean)
 
     @functools.cached_property
     def _forecasts(self) -> tuple[Array, Array, NDArray[np.intp], NDArray[np.intp]]:
@@ -75,6 +82,13 @@ class Fold:
         return error, total
 
 
+def moved(A: Array, B: Array, centre: Array) -> tuple[Array, Array]:
+    """Return the model of states from which the centre is not subtracted; the last input is constant."""
+    if not centre.any():
+        return A, B
+    return A, np.hstack([B[:, :-1], B[:, -1:] + (centre - A @ centre)[:, None]])
+
+
 def errors(
     folds: list[Fold], models: list[tuple[Array, Array]], lead: int, shown: slice
 ) -> tuple[Array, Array]:
@@ -113,14 +127,16 @@ def folds_of(
     Recordings are held out whole if there are at least three, of which none has most of the rows.
     The last block of a single recording is nearest to what will be forecast: it weighs as much as the others
     together. A short recording is not cut into pieces: its first third, its last sixth and its last third are
-    held out. With places, only these rows are in the folds. With a trend, rows behind a block are not kept.
-    If they are judged, those whose inputs tell nothing of the others are left out.
+    held out. With places, only these rows are in the folds. With a trend, rows of a
+    single recording behind a block are not kept. If they are judged, those whose inputs tell nothing of the
+    others are left out.
     """
     if places is None:
         places = [(i, 0, len(Y)) for i, (Y, _) in enumerate(recordings)]
 
     def fold(kept: Places, held: Places, weight: float = 1.0) -> Fold:
-        return Fold(cut(recordings, kept), cut(recordings, held), held, weight)
+        of_kept, of_held = cut(recordings, kept), cut(recordings, held)
+        return Fold(of_kept, of_held, held, weight, np.zeros(recordings[0][0].shape[1]))
 
     lengths = [end - begin for _, begin, end in places]
     rows, single = sum(lengths), len(places) == 1
@@ -138,6 +154,7 @@ def folds_of(
         edges = np.linspace(0, rows, count + 1).astype(int).tolist()
         weights = [1.0] * (count - 1) + [count - 1.0 if single else 1.0]
         blocks = list(zip(edges, edges[1:], weights, strict=False))
+    trend = trend and single  # Of two recordings, neither is before the other.
     folds = [
         fold(*_without(places, first, last, rows if trend else last), weight)
         for first, last, weight in blocks

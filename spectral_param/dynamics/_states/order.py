@@ -86,6 +86,7 @@ class OrderChoice:
         dead_time: Rows by which each input acts late.
         feedthrough: Whether inputs act on the outputs of the same row, or of that after the dead time.
         error: Mean of −log p of a row that is held out, without its constant.
+        most: The most states that the rows allow where others are held out, if fewer are worse; else None.
         table: The candidates, an array for each of ``"states"``, ``"dead_time"``, ``"feedthrough"``,
             ``"error"``, ``"spread"`` (the standard error of the difference from the least error of the same
             dead time) and ``"verdict"`` (why it was or was not taken).
@@ -95,6 +96,7 @@ class OrderChoice:
     dead_time: tuple[int, ...]
     feedthrough: bool
     error: float
+    most: int | None = None
     table: dict[str, Array] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -108,6 +110,7 @@ class Tried(NamedTuple):
     dead: tuple[int, ...]
     rows: dict[tuple[int, bool], Array]  # −log p of the rows, by order and feedthrough
     taken: tuple[int, bool]
+    most: int | None = None
 
 
 def order(recordings: list[Rows], options: Options, lead: int, both: bool = False) -> OrderChoice:
@@ -221,7 +224,7 @@ def _orders(recordings: list[Rows], options: Options, lead: int, both: bool, dea
         found[simpler] = _of_rows(some, quick._replace(feedthrough=False), way[0])
         likely = _as_likely(found[simpler], found[way])
         way = simpler if likely else _forecasting(some, quick, lead, [simpler, way])
-    return Tried(dead, found, way)
+    return Tried(dead, found, way, most if most < NUMBERS.states and way[0] == most else None)
 
 
 def _forecasting(
@@ -252,7 +255,7 @@ def _choice(tried: list[Tried], taken: Tried) -> OrderChoice:
             candidates.append((way[0], of.dead, way[1], float(rows.mean()), float(spread), verdict))
     table = columns(("states", "dead_time", "feedthrough", "error", "spread", "verdict"), candidates)
     n, through = taken.taken
-    return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), table)
+    return OrderChoice(n, taken.dead, through, float(taken.rows[taken.taken].mean()), taken.most, table)
 
 
 def _verdict(rows: Array, best: Array, way: tuple[int, bool], of: Tried, taken: bool) -> str:

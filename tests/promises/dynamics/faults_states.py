@@ -45,4 +45,11 @@ FAULTS = (
         "windows[windows > 0].sum()",
         "many_short",
     ),
+    Fault(
+        "most: an order that only too few rows ended is taken in silence",
+        "spectral_param/dynamics/_states/order.py",
+        "and way[0] == most",
+        "and way[0] > most",
+        "too_few_rows_to_choose",
+    ),
 )

@@ -18,6 +18,27 @@ FAULTS = (
         "drift",
     ),
     Fault(
+        "swing: whatever is slow is judged by what follows",
+        "spectral_param/dynamics/_selection/choose.py",
+        "if drifts and drifts[-1].error < picked(",
+        "if drifts and 0 * drifts[-1].error < picked(",
+        "slow_oscillations",
+    ),
+    Fault(
+        "known: rows that are held out have a say in the mean",
+        "spectral_param/dynamics/_selection/choose.py",
+        "[fold.centred() for fold in self.folds]",
+        "self.folds",
+        "mean_of_rows",
+    ),
+    Fault(
+        "centre: fits without the rows that are held out are said to be about the mean of all",
+        "spectral_param/dynamics/_selection/choose.py",
+        "moved(*search.back(*model), fold.centre)",
+        "search.back(*model)",
+        "errors_that_are_told",
+    ),
+    Fault(
         "rest: levels that drift are said to rest somewhere",
         "spectral_param/dynamics/_modes.py",
         'self.choice_.towards == "drift"',

@@ -264,7 +264,7 @@ rows = recording(30)[0]
         ({"delays": 30}, (rows,), ["delays", "30"]),
         ({"horizon": 5}, (np.hstack([rows, np.ones((30, 1))]),), ["constant", r"\[3\]"]),
         ({"horizon": "cv"}, (rows, None, np.ones((30, 2))), ["inputs", "constant", r"\[0, 1\]"]),
-        ({"horizon": "cv"}, (rows[:3],), ["6 rows", "got 3"]),
+        ({"horizon": "cv"}, (rows[:3],), ["6 states", "got 3"]),
         ({}, (rows, np.ones((30, 1))), ["Y", "3 columns", "U="]),
         ({"time": "continuous"}, (rows,), ["Y", r"logm"]),
         ({"abscissa": 0.0}, (rows,), ["abscissa"]),

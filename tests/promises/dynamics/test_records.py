@@ -270,7 +270,11 @@ def rung(frequencies, damping, sensors, rows, noise, seed, dt=0.01):
 
 @pytest.mark.parametrize(
     ("frequencies", "damping", "sensors", "rows", "noise", "delays"),
-    [((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03, 8), ((2.5, 13.0), 0.015, 1, 400, 0.02, 10)],
+    [
+        ((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03, 8),
+        ((2.5, 13.0), 0.015, 1, 400, 0.02, 10),
+        ((4.0, 11.0, 23.0), 0.01, 3, 2500, 0.04, 8),
+    ],
 )
 def test_damping_of_states_that_hold_noise_alone_is_not_read_in_silence(
     frequencies, damping, sensors, rows, noise, delays
@@ -282,6 +286,11 @@ def test_damping_of_states_that_hold_noise_alone_is_not_read_in_silence(
         assert model.damping_ratios_.shape == (number,)
     known = StableLinearModel(states=2 * len(frequencies), dt=0.01).fit(Y)
     fewest = 2 * len(frequencies) // sensors
+    ranked = StableLinearModel(delays=delays, rank=2 * len(frequencies), dt=0.01).fit(Y)
+    assert ranked.damping_ratios_.shape == (2 * len(frequencies),)  # in silence: there is no noise alone
+    more = StableLinearModel(delays=delays, rank=2 * len(frequencies) + 3, dt=0.01).fit(Y)
+    with pytest.warns(UserWarning, match="of which 3 hold noise alone"):
+        assert more.damping_ratios_.shape == (2 * len(frequencies) + 3,)
     for one in (known, StableLinearModel(delays=fewest, dt=0.01).fit(clean)):  # in silence
         assert np.abs(one.damping_ratios_[modes_of(one, frequencies)] / damping - 1).max() < 0.25
 

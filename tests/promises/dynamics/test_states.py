@@ -365,3 +365,25 @@ def test_input_delays_go_with_the_choice():
         warnings.simplefilter("error")
         model = StableLinearModel(input_delays=2, horizon="cv", lead=10).fit(X + 0.05 * noise, U=U)
     np.testing.assert_allclose(np.hstack([model.A_, model.B_]), [[0.9, 2.0, 1.0]], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("states", "outputs", "inputs", "rows", "seed"), [(6, 1, 1, 40, 1), (10, 3, 0, 50, 3)]
+)
+def test_too_few_rows_to_choose_the_order_are_said_and_the_remedy_works(states, outputs, inputs, rows, seed):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((states, states))
+    A *= 0.95 / np.abs(np.linalg.eigvals(A)).max()
+    B, C = rng.standard_normal((states, inputs)), rng.standard_normal((outputs, states))
+    U, x, Y = rng.standard_normal((rows + 40, inputs)), rng.standard_normal(states), []
+    for u in U:
+        Y.append(C @ x)
+        x = A @ x + B @ u
+    Y = np.array(Y)
+    given = {"U": U[:rows]} if inputs else {}
+    with pytest.warns(UserWarning, match="the most that the rows allow .* Pass states="):
+        chosen = StableLinearModel(states="cv").fit(Y[:rows], **given)
+    assert chosen.states_ == chosen.choice_.most < states
+    model = StableLinearModel(states=states).fit(Y[:rows], **given)
+    forecast = model.simulate(Y[:rows], 40, **({"U": U} if inputs else {}))
+    assert np.abs(forecast - Y[rows:]).max() <= 1e-8 * np.abs(Y).max()

@@ -115,6 +115,81 @@ def test_where_a_drift_is_better_than_no_change_it_is_what_others_have_to_beat(m
     assert np.exp(np.mean(np.log(ratios))) <= bound
 
 
+def tones(rows, width, rng):
+    """Return two oscillations, of 90 and 57 rows, seen by so many noisy sensors."""
+    phase, t = rng.uniform(0, 6, (2, width)), np.arange(rows)[:, None]
+    X = np.sin(2 * np.pi * t / 90 + phase[0]) + 0.7 * np.sin(2 * np.pi * t / 57 + phase[1])
+    return 3 + X + 0.1 * rng.standard_normal(X.shape)
+
+
+def driven_tones(rows, width, rng):
+    """Return two slow modes that noise drives, seen by so many noisy sensors."""
+    modes, C, x, X = np.array([0.08, 0.13]), rng.standard_normal((4, width)), np.zeros(2, complex), []
+    for _ in range(rows + 100):
+        x = 0.995 * np.exp(1j * modes) * x + rng.standard_normal(2)
+        X.append(2 + np.concatenate([x.real, x.imag]) @ C)
+    X = np.array(X[100:])
+    return X + 0.1 * X.std(axis=0) * rng.standard_normal(X.shape)
+
+
+@far
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
+@pytest.mark.parametrize(("make", "rows", "width", "lead"), [(tones, 150, 4, 10), (driven_tones, 140, 8, 8)])
+def test_slow_oscillations_are_no_levels_that_last(make, rows, width, lead):
+    ratios = []
+    for seed in range(8):
+        X = make(rows + 120, width, np.random.default_rng(seed))
+        model = StableLinearModel(horizon="cv", lead=lead, offset=True).fit(X[:rows])
+        mean = X[:rows].mean(axis=0)
+        A = np.linalg.lstsq(X[: rows - 1] - mean, X[1:rows] - mean, rcond=None)[0]
+        errors = np.zeros(2)
+        for at in range(rows, rows + 108, 4):
+            x, theirs = X[at - 1] - mean, []
+            for _ in range(lead):
+                x = x @ A
+                theirs.append(mean + x)
+            ours = model.simulate(X[at - 2 : at], lead)
+            for i, forecast in enumerate((ours, np.array(theirs))):
+                errors[i] += np.square((forecast - X[at : at + lead]) / X[:rows].std(axis=0)).sum()
+        ratios.append(np.sqrt(errors[0] / errors[1]))
+    assert np.exp(np.mean(np.log(ratios))) <= 1.1, np.round(ratios, 2)
+
+
+@far
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
+@pytest.mark.parametrize(("rows", "width", "delays", "slow"), [(100, 3, 1, 1.0), (160, 2, 3, 0.98)])
+def test_the_mean_of_rows_that_are_held_out_is_not_known(rows, width, delays, slow):
+    rng = np.random.default_rng(rows)
+    x, X = np.zeros(width), []
+    for _ in range(rows):
+        x = slow * x + rng.standard_normal(width)
+        X.append(50 + x)
+    table = (
+        StableLinearModel(horizon="cv", lead=10, delays=delays, offset=True).fit(np.array(X)).choice_.table
+    )
+    mean = (table["towards"] == "zero") & (table["ridge"] == 1000.0) & (table["horizon"] == 1)
+    # So large a ridge leaves A = 0, about: it forecasts the mean of the other rows, whose error is 1.
+    np.testing.assert_allclose(table["error"][mean], 1.0, rtol=0.01)
+
+
+@far
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
+@pytest.mark.parametrize(("start", "delays"), [("measured", 1), ("estimated", 2)])
+def test_errors_that_are_told_are_those_of_the_choice_with_an_offset(start, delays):
+    rng = np.random.default_rng(0)
+    turn = 0.99 * np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
+    recordings = []
+    for level in (0.0, 3.0, 6.0, 9.0):  # The means of those that are kept are not those of all.
+        x, rows = rng.standard_normal(2), []
+        for _ in range(60):
+            x = turn @ x
+            rows.append(5 + level + x + 0.05 * rng.standard_normal(2))
+        recordings.append(np.array(rows))
+    model = StableLinearModel(horizon="cv", start=start, lead=10, delays=delays, offset=True).fit(recordings)
+    told = np.nanmean(model.forecast_error_["model"])
+    assert told == pytest.approx(model.choice_.error, rel=1e-6)
+
+
 @far
 @pytest.mark.parametrize(
     ("rows", "width", "noise", "seed"),

@@ -28,7 +28,7 @@ def test_squares_are_those_of_forecasts_from_every_row():
                 x = A @ x + B @ U[start + k]
                 error[k] += np.square(x - Y[start + k + 1])[1:].sum()
                 total[k] += np.square(Y[start + k + 1] - mean)[1:].sum()
-    fold = Fold([(np.stack([mean, mean]), np.zeros((1, 2)))], held, [], 1.0)
+    fold = Fold([(np.stack([mean, mean]), np.zeros((1, 2)))], held, [], 1.0, np.zeros(3))
     found = fold.squares(np.stack([0 * A, A]), np.stack([B, B]), 20, slice(1, None))
     np.testing.assert_allclose(found[0][1], error)
     np.testing.assert_allclose(found[1], total)
@@ -36,13 +36,25 @@ def test_squares_are_those_of_forecasts_from_every_row():
 
 
 def test_what_overflows_is_infinitely_bad():
-    fold = Fold(parts_of(5), parts_of(12), [], 1.0)
+    fold = Fold(parts_of(5), parts_of(12), [], 1.0, np.zeros(3))
     found = fold.squares(1e200 * np.eye(3)[None], np.zeros((1, 3, 2)), 5, slice(None))
     assert scores(*found) == [np.inf]
     assert scores(np.zeros((1, 4)), np.zeros(4)) == [np.inf]
 
 
 # The folds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "second"), [(40, 40), (70, 25)])
+def test_of_two_recordings_neither_is_before_the_other(first, second):
+    kept = [
+        [[len(Y) for Y, _ in fold.kept] for fold in folds_of(parts_of(first, second), 8, trend=trend)]
+        for trend in (False, True)
+    ]
+    assert kept[0] == kept[1]
+    single = folds_of(parts_of(first), 8, trend=True)
+    assert len(single) == 3
+    assert all(fold.where[0][1] == sum(len(Y) for Y, _ in fold.kept) for fold in single)
 
 
 @pytest.mark.parametrize("lengths", [(40,), (32, 9, 21), (50, 2)])
