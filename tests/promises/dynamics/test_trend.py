@@ -174,18 +174,22 @@ def test_the_mean_of_rows_that_are_held_out_is_not_known(rows, width, delays, sl
 
 @far
 @pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
-@pytest.mark.parametrize(("start", "delays"), [("measured", 1), ("estimated", 2)])
-def test_errors_that_are_told_are_those_of_the_choice_with_an_offset(start, delays):
+@pytest.mark.parametrize(
+    ("start", "delays", "apart", "longer"),
+    [("measured", 1, 3.0, False), ("estimated", 2, 0.3, True), ("measured", 2, 0.3, True)],
+)
+def test_errors_that_are_told_are_those_of_the_choice_with_an_offset(start, delays, apart, longer):
     rng = np.random.default_rng(0)
     turn = 0.99 * np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
     recordings = []
-    for level in (0.0, 3.0, 6.0, 9.0):  # The means of those that are kept are not those of all.
+    for i in range(4):  # The means of those that are kept are not those of all.
         x, rows = rng.standard_normal(2), []
         for _ in range(60):
             x = turn @ x
-            rows.append(5 + level + x + 0.05 * rng.standard_normal(2))
+            rows.append(5 + apart * i + x + 0.05 * rng.standard_normal(2))
         recordings.append(np.array(rows))
     model = StableLinearModel(horizon="cv", start=start, lead=10, delays=delays, offset=True).fit(recordings)
+    assert (model.choice_.horizon != 1) == longer
     told = np.nanmean(model.forecast_error_["model"])
     assert told == pytest.approx(model.choice_.error, rel=1e-6)
 
