@@ -44,6 +44,7 @@ VARIES = "choice|without"  # Rounding decides between what is equally good.
 WITHOUT: dict[str, Any] = {
     "complicated": 1.0,
     "naive": 1.0,
+    "persistent": 0.0,
     "ridges": (NUMBERS.ridges[0], NUMBERS.ridges[-1]),
     "measured": (),
     "estimated": (),

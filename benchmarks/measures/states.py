@@ -27,7 +27,7 @@ from benchmarks.problems import forecasts
 from benchmarks.problems.states import LEAD, System, forecast_error, height, system
 from benchmarks.table import Result, Table, load, marked, named
 from benchmarks.task import Task
-from spectral_param.dynamics import Choice, StableLinearModel
+from spectral_param.dynamics import StableLinearModel
 
 DEPENDS = (
     "spectral_param/dynamics",
@@ -172,17 +172,11 @@ def coverage_of(make: Callable[[], forecasts.Problem]) -> Result:
         make: Makes the problem.
     """
     problem = make()
-    driven = [None] * len(problem.starts) if problem.inputs is None else list(problem.driven)
     rank = len(problem.units()) if problem.common else None
     model = StableLinearModel(horizon="cv", lead=problem.lead, rank=rank)
     model.fit(problem.recordings, U=problem.inputs)
     after = problem.following if problem.measured is None else problem.measured
-    starts = problem.starts
-    if isinstance(model.choice_, Choice) and model.choice_.towards == "drift":  # It begins at two rows.
-        assert problem.before is not None
-        starts = np.stack([problem.before, starts], axis=1)
-        driven = [None if U is None else np.vstack([U[:1], U]) for U in driven]
-    windows = list(zip(starts, after, driven, strict=True))
+    windows = [(rows, of, U) for (rows, U), of in zip(forecasts.begun(problem, model), after, strict=True)]
     return {"coverage": _covered(model, windows, problem.lead)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -292,16 +292,25 @@ def model_error(problem: Problem, model: StableLinearModel) -> float:
         problem: The problem.
         model: The model.
     """
-    drifts = isinstance(model.choice_, Choice) and model.choice_.towards == "drift"
-    found = []
-    for i, start in enumerate(problem.starts):
-        rows, U = start, problem.driven[i]
-        if drifts:
-            assert problem.before is not None
-            # The input before the start acts on no forecast.
-            rows, U = np.stack([problem.before[i], start]), np.vstack([U[:1], U])
-        found.append(model.simulate(rows, problem.lead, None if problem.inputs is None else U))
+    found = [model.simulate(rows, problem.lead, U) for rows, U in begun(problem, model)]
     return _error_of(problem, np.stack(found))
+
+
+def begun(problem: Problem, model: StableLinearModel) -> Iterator[tuple[Array, Array | None]]:
+    """Yield the rows at which each forecast begins, one or for a drift two, and the inputs from then on.
+
+    Args:
+        problem: The problem.
+        model: The model.
+    """
+    starts, driven = problem.starts, problem.driven
+    if isinstance(model.choice_, Choice) and model.choice_.towards == "drift":
+        assert problem.before is not None
+        # The input before the start acts on no forecast.
+        starts = np.stack([problem.before, starts], axis=1)
+        driven = np.concatenate([driven[:, :1], driven], axis=1)
+    for rows, U in zip(starts, driven, strict=True):
+        yield rows, None if problem.inputs is None else U
 
 
 def _error_of(problem: Problem, found: Array) -> float:

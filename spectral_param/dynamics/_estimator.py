@@ -30,7 +30,6 @@ from spectral_param.dynamics._recordings import (
     Recording,
     pairs_of,
     recordings_of,
-    side_by_side,
     whole_inputs,
 )
 from spectral_param.dynamics._remarks import (
@@ -380,11 +379,11 @@ class StableLinearModel(Modes, Estimator):
         _say(remarks_on_inputs(variant.parts), 4)
         above, number = None, variant.parts[0][0].shape[1]
         if self.delays > 1:
-            parts, units = variant.parts, variant.units
+            every = variant
             if self.rank is not None:  # Of a few directions two may be as loud, as those of a mode are.
-                parts = [(side_by_side(Y, self.delays), U) for Y, U in zip(rows, inputs, strict=True)]
-                units = Units.of(parts, False, False)
-            above = above_noise(units.parts(parts, False))
+                plain = Coordinates(coordinates.width, self.delays)
+                every = Variant.of(rows, inputs, plain, self.input_delays, False)
+            above = above_noise(every.scaled())
         if above is not None and above < number:
             self._doubts = [remark_on_damping(number, above)]
         if self.horizon is not None:  # It has units, a projection one for all states.

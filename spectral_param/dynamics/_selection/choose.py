@@ -5,7 +5,7 @@ rows from measured starts:
 
 1. one step, shrunk towards the zero matrix, the identity ("no change") and a regression of each state on
    itself, with eigenvalues clipped; of stacked rows also in the directions that hold more than noise;
-2. where a linear drift is better than no change, differences that are shrunk towards it;
+2. where levels outlast the lead, differences that are shrunk towards a linear drift;
 3. from the best of the first, horizons from short to long, with both starts, each fit from the one before.
 
 The rule: the error of each candidate is multiplied by the factor of its kind, and the least product is taken.
@@ -179,7 +179,7 @@ def choose(
 
     with steps("horizon='cv'", fits, "fit") as progress:
         searches, rows, drifts = begun(False)
-        if drifts and drifts[-1].error < picked([row for row in rows if row.still]).error:
+        if drifts and _outlast(rows, drifts):
             # Rows on both sides of a block know the level between them: only what follows is a judge.
             searches, rows, drifts = begun(True)
         else:
@@ -192,6 +192,12 @@ def choose(
                 models |= searches[one.way].ladder(one, start, progress)
             rows += [*models, *drifts]
     return Searched(rows, one, models, searches, variants)
+
+
+def _outlast(rows: Sequence[Candidate], drifts: Sequence[Candidate]) -> bool:
+    """Return whether levels outlast forecasts: they drift, or hardly return to a mean and have momentum."""
+    still, best = picked([row for row in rows if row.still]), picked([*rows, *drifts])
+    return drifts[-1].error < still.error or (still.error < NUMBERS.persistent and best in drifts)
 
 
 class Searched(NamedTuple):
@@ -261,7 +267,7 @@ class _Search:
         trend: bool,
         constant: bool,
     ) -> None:
-        self.way, self.lead, self.shown, self.kind, self.trend = way, lead, shown, kind, trend
+        self.way, self.lead, self.shown, self.kind = way, lead, shown, kind
         self.V = None
         if way.rank is not None:
             self.V = np.linalg.svd(triangular_pairs(parts)[0])[2][: way.rank].T
@@ -318,9 +324,8 @@ class _Search:
         if plain:
             factor[first] = 1.0
         if not self.driven:
-            drift, still = bool(self.way.levels), ("no change", NUMBERS.ridges[-1])
-            naive = [drift if self.trend else way == still for way in ways]
-            factor[naive] = NUMBERS.naive
+            still = "no change", NUMBERS.ridges[-1]
+            factor[[bool(self.way.levels) or way == still for way in ways]] = NUMBERS.naive
         if self.n > NUMBERS.many:
             best = {first, *np.argsort(error * factor, kind="stable")[:4].tolist()}
             for i in range(len(ways)):

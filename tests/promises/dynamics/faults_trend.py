@@ -20,9 +20,16 @@ FAULTS = (
     Fault(
         "swing: whatever is slow is judged by what follows",
         "spectral_param/dynamics/_selection/choose.py",
-        "if drifts and drifts[-1].error < picked(",
-        "if drifts and 0 * drifts[-1].error < picked(",
+        " and best in drifts",
+        "",
         "slow_oscillations",
+    ),
+    Fault(
+        "momentum: levels last only where they drift",
+        "spectral_param/dynamics/_selection/choose.py",
+        "still.error < NUMBERS.persistent",
+        "still.error < 0 * NUMBERS.persistent",
+        "with_momentum",
     ),
     Fault(
         "known: rows that are held out have a say in the mean",
@@ -55,8 +62,8 @@ FAULTS = (
     Fault(
         "naive: levels that drift have to beat what does not move",
         "spectral_param/dynamics/_selection/choose.py",
-        "naive = [drift if self.trend else way == still for way in ways]",
-        "naive = [way == still for way in ways]",
+        "bool(self.way.levels) or way == still",
+        "way == still",
         "others_have_to_beat",
     ),
 )

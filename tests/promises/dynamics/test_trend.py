@@ -115,6 +115,52 @@ def test_where_a_drift_is_better_than_no_change_it_is_what_others_have_to_beat(m
     assert np.exp(np.mean(np.log(ratios))) <= bound
 
 
+def changes_with_momentum(rows, width, momentum, push, rng):
+    """Return levels whose changes last, about no drift, and inputs that push them."""
+    U = push * rng.standard_normal((rows, 1))
+    change, x, X = np.zeros(width), np.zeros(width), []
+    for u in U:
+        X.append(x)
+        change = momentum * change + rng.standard_normal(width) + u
+        x = x + change
+    return np.array(X), U
+
+
+@far
+@pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
+@pytest.mark.parametrize(
+    ("rows", "width", "momentum", "push", "lead", "delays"),
+    [
+        (200, 3, 0.9, 0.0, 8, 1),
+        pytest.param(240, 1, 0.8, 0.0, 6, 2, marks=pytest.mark.nightly),
+        pytest.param(100, 2, 0.8, 2.0, 6, 1, marks=pytest.mark.nightly),
+    ],
+)
+def test_changes_with_momentum_and_no_drift_are_forecast(rows, width, momentum, push, lead, delays):
+    ratios = []
+    for seed in range(200, 206):
+        X, U = changes_with_momentum(rows + 60, width, momentum, push, np.random.default_rng(seed))
+        model = StableLinearModel(horizon="cv", lead=lead, delays=delays, offset=True)
+        model.fit(X[:rows], U=U[:rows] if push else None)
+        D = np.diff(X, axis=0)
+        past = np.hstack([D[:-1], U[1:-1], np.ones((len(D) - 1, 1))])
+        # What others use: a vector autoregression of the changes, with the inputs.
+        A = np.linalg.lstsq(past[: rows - 2], D[1 : rows - 1], rcond=None)[0]
+        errors = np.zeros(2)
+        for at in range(rows, rows + 48, 3):
+            change, x, theirs = D[at - 2], X[at - 1], []
+            for k in range(lead):
+                change = np.concatenate([change, U[at - 1 + k], [1.0]]) @ A
+                x = x + change
+                theirs.append(x)
+            began = at - delays - 1
+            ours = model.simulate(X[began:at], lead, U[began : at + lead - 1] if push else None)
+            for i, forecast in enumerate((ours, np.array(theirs))):
+                errors[i] += np.square((forecast - X[at : at + lead]) / X[:rows].std(axis=0)).sum()
+        ratios.append(np.sqrt(errors[0] / errors[1]))
+    assert np.exp(np.mean(np.log(ratios))) <= 1.1, np.round(ratios, 2)
+
+
 def tones(rows, width, rng):
     """Return two oscillations, of 90 and 57 rows, seen by so many noisy sensors."""
     phase, t = rng.uniform(0, 6, (2, width)), np.arange(rows)[:, None]
