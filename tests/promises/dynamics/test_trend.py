@@ -1,4 +1,4 @@
-"""Levels that trend: differences and a drift are tried, and only what follows is a judge."""
+"""Levels that last: differences and a drift are tried, and only what follows is a judge."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,16 @@ def levels(rows, width, noise, momentum, seed):
     return np.array(found)
 
 
-def of_differences(X, rows, lead):
-    """Return the forecast of a vector autoregression of the changes of so many rows."""
+def of_differences(X, rows, lead, U=None):
+    """Return the forecast of a vector autoregression of the changes of so many rows, with inputs if any."""
     D = np.diff(X, axis=0)
-    mean = D[: rows - 1].mean(axis=0)
-    A = np.linalg.lstsq(D[: rows - 2] - mean, D[1 : rows - 1] - mean, rcond=None)[0]
-    change, x, found = D[-1] - mean, X[-1], []
-    for _ in range(lead):
-        change = change @ A
-        x = x + mean + change
+    U = np.zeros((len(X) + lead, 0)) if U is None else U
+    past = np.hstack([D[:-1], U[1 : len(D)], np.ones((len(D) - 1, 1))])
+    A = np.linalg.lstsq(past[: rows - 2], D[1 : rows - 1], rcond=None)[0]
+    change, x, found = D[-1], X[-1], []
+    for u in U[len(D) : len(D) + lead]:
+        change = np.concatenate([change, u, [1.0]]) @ A
+        x = x + change
         found.append(x)
     return np.array(found)
 
@@ -142,20 +143,11 @@ def test_changes_with_momentum_and_no_drift_are_forecast(rows, width, momentum, 
         X, U = changes_with_momentum(rows + 60, width, momentum, push, np.random.default_rng(seed))
         model = StableLinearModel(horizon="cv", lead=lead, delays=delays, offset=True)
         model.fit(X[:rows], U=U[:rows] if push else None)
-        D = np.diff(X, axis=0)
-        past = np.hstack([D[:-1], U[1:-1], np.ones((len(D) - 1, 1))])
-        # What others use: a vector autoregression of the changes, with the inputs.
-        A = np.linalg.lstsq(past[: rows - 2], D[1 : rows - 1], rcond=None)[0]
         errors = np.zeros(2)
         for at in range(rows, rows + 48, 3):
-            change, x, theirs = D[at - 2], X[at - 1], []
-            for k in range(lead):
-                change = np.concatenate([change, U[at - 1 + k], [1.0]]) @ A
-                x = x + change
-                theirs.append(x)
             began = at - delays - 1
             ours = model.simulate(X[began:at], lead, U[began : at + lead - 1] if push else None)
-            for i, forecast in enumerate((ours, np.array(theirs))):
+            for i, forecast in enumerate((ours, of_differences(X[:at], rows, lead, U))):
                 errors[i] += np.square((forecast - X[at : at + lead]) / X[:rows].std(axis=0)).sum()
         ratios.append(np.sqrt(errors[0] / errors[1]))
     assert np.exp(np.mean(np.log(ratios))) <= 1.1, np.round(ratios, 2)
