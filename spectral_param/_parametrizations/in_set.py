@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,49 @@ class InSet(OfWeight):
         """
         # Not eps: what half precision may be outside would hide what the step has done.
         return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
+
+    def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
+        """Return the orthogonal projection of changes on the tangent space of the set at members.
+
+        The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
+        constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
+        gets the projection stays there, whatever it divides the entries by.
+
+        Args:
+            W: Members of the set ``(..., m, n)``, in single or double precision.
+            D: Changes of them, of the same shape.
+            active: For an inequality, what :meth:`active` has found. Without it, all parts of the boundary on
+                which W lies count.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.tangent: expected a set that has one, got none.")
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether :meth:`tangent` is known; by default if the class defines it."""
+        return type(self).tangent is not InSet.tangent
+
+    def active(self, W: Tensor, G: Tensor) -> Any:
+        """Return which parts of the boundary steps along ``-G`` would cross, for a set with an inside.
+
+        A step moves within these parts. By default None: the set has no inside, and every change is made
+        tangent.
+
+        Args:
+            W: Members of the set ``(..., m, n)``.
+            G: Gradients, of the same shape.
+        """
+        return None
+
+    def as_matrices(self, W: Tensor) -> Tensor | None:
+        """Return matrices whose singular values mean something to the layer; None for slices and vectors.
+
+        By default those of the constraint.
+        """
+        return W
+
+    #: The axes of one part of a weight, which a step of relative size turns by at most the angle that is
+    #: asked for: a matrix, by default.
+    part_axes: tuple[int, ...] = (-2, -1)
 
     #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
     #: is not asked whether a step left something finite.
