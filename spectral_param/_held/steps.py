@@ -73,16 +73,13 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: O
             "is tangent. Leave step out, or take another optimizer."
         )
     group = group_of(optimizer, weight)
-    if (
-        isinstance(optimizer, _dividing())
-        and not group.get("decoupled_weight_decay")
-        and group["weight_decay"]
-    ):
+    decay = 0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0)
+    if isinstance(optimizer, _dividing()) and decay:
         raise ValueError(
             f"weight_decay: expected 0 or decoupled decay for a weight that is held, got {decay} with "
-            f"{type(optimizer).__name__}, which divides it entry by entry, so that the weight stops beside the "
-            "minimum. Take torch.optim.AdamW, decoupled_weight_decay=True where "
-            f"the optimizer has it, a group of weight_decay=0 for this weight, or {project}."
+            f"{type(optimizer).__name__}, which divides it entry by entry, so that the weight stops beside "
+            "the minimum. Take torch.optim.AdamW, decoupled_weight_decay=True where the optimizer has it, "
+            f"a group of weight_decay=0 for this weight, or {project}."
         )
     if kind != "tangent":
         _check_sized(kind, constraint, weight, optimizer, group)
@@ -114,7 +111,8 @@ def _check_sized(
         )
     if kind == "msign" and constraint.as_matrices(X) is None:
         raise ValueError(
-            f"{asked} for slices or a vector, got a weight of shape {tuple(weight.shape)}. Take 'relative', or constrain a matrix as a whole."
+            f"{asked} for slices or a vector, got a weight of shape {tuple(weight.shape)}. Take 'relative', "
+            "or constrain a matrix as a whole."
         )
 
 
@@ -160,7 +158,7 @@ def sized(
         sigma = decomposed(torch.linalg.svdvals, of)[..., :1, None]
         step = eta * length * sigma.reshape(length.shape) * S
     else:
-        part, share = (torch.linalg.vector_norm(Z, dim=constraint.part_axes, keepdim=True) for Z in (U, V))
+        part, share = (torch.linalg.vector_norm(Z, dim=(-2, -1), keepdim=True) for Z in (U, V))
         step = eta * length * torch.where(part > share, share / part, 1) * U
     ratio = size / length
     return torch.where(ratio > _ROUNDINGS * torch.finfo(W.dtype).eps, step, 0), ratio

@@ -104,10 +104,6 @@ class InSet(OfWeight):
         """
         return W
 
-    #: The axes of one part of a weight, which a step of relative size turns by at most the angle that is
-    #: asked for: a matrix, by default.
-    part_axes: tuple[int, ...] = (-2, -1)
-
     #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
     #: is not asked whether a step left something finite.
     keeps_non_finite = False
