@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,33 @@ class InSet(OfWeight):
         # Not eps: what half precision may be outside would hide what the step has done.
         return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
 
+    def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
+        """Return changes D of members W without their parts normal to the set: the orthogonal projection.
+
+        It is linear in D, idempotent, and self-adjoint in the inner product Re<., .>. A set of equalities has
+        it, and one of inequalities on its boundary. By default a set has none.
+
+        Args:
+            W: Members of the set ``(..., m, n)``.
+            D: Changes, of the same shape.
+            active: What :meth:`active` returns. With None all of the boundary counts.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.tangent: expected one, got none.")
+
+    def active(self, W: Tensor, G: Tensor) -> Any:
+        """Return which parts of the boundary a step along -G crosses; None if every change is made tangent.
+
+        Args:
+            W: Members of the set ``(..., m, n)``.
+            G: The gradient, of the same shape.
+        """
+        return None
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether the set has :meth:`tangent`."""
+        return type(self).tangent is not InSet.tangent
+
     #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
     #: is not asked whether a step left something finite.
     keeps_non_finite = False
@@ -83,6 +111,9 @@ class InSet(OfWeight):
         kind = type(self)
         has_none = kind.near is InSet.near and kind.put_back is InSet.put_back
         return by_map_alone(self) if has_none else None
+
+    def check_start(self, W: Tensor) -> None:
+        """Raise for finite matrices with which no weight of the set can start. By default all can."""
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for matrices of a size or dtype that are not taken. By default all are."""
@@ -189,7 +220,7 @@ class InSet(OfWeight):
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a copy that nobody else has, and the matrices of a weight; raise if it is not taken."""
-        check_matrix(W, type(self).__name__)
+        check_matrix(W, type(self).__name__, self.least_dims)
         trial = copy.deepcopy(self)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -216,6 +247,8 @@ class InSet(OfWeight):
         parts = [part for part in self.modules() if isinstance(part, InSet)]
         try:
             self._check(X)
+            if is_first:
+                self.check_start(X)
             for part in parts:
                 part._renew(is_first)
                 vars(part)["_warned"] = True  # The first read warns, not what follows.
@@ -283,7 +316,11 @@ class InSet(OfWeight):
         return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
-        return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+        return (
+            None
+            if W.ndim < self.least_dims
+            else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+        )
 
 
 def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
