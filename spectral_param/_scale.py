@@ -14,17 +14,15 @@ from spectral_param._matrices import Array
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
 
-def power_of_two_scale(T: Tensor, axes: tuple[int, ...] = (-2, -1)) -> Tensor:  # (..., n, n) -> (..., 1, 1)
+def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     """Return for each finite matrix the power of two at or below its largest entry; 1 for a zero matrix.
-
-    With other ``axes``, for each of the parts that extend along these.
 
     Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
     matrices scaled by 1e±20 behave as at scale 1.
     """
     # Not the modulus: for a finite complex entry it may overflow.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
-    largest = sizes.amax(dim=axes, keepdim=True)
+    largest = sizes.amax(dim=(-2, -1), keepdim=True)
     # It is finite for every finite entry.
     exponent = torch.frexp(largest).exponent - 1
     return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)

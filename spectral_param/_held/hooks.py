@@ -28,6 +28,7 @@ from spectral_param._context import full_precision, is_on_host
 from spectral_param._held import steps
 from spectral_param._held.weights import joined, put_back, sharded_as, split, whole
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.bound import Bounded
 
 R = TypeVar("R")
 # Most entries of the weights that one call is about: it takes several times their memory.
@@ -87,6 +88,26 @@ class Entry:
             "it is. Take a smaller learning rate, or clip the gradients."
         )
         return False
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the weight has given the bound of its constraint."""
+        return isinstance(self.constraint, Bounded) and self.constraint._is_present
+
+    @torch.no_grad()
+    def take_present(self, weight: Tensor) -> None:
+        """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
+        W = whole(weight).detach()
+        if not bool(W.isfinite().all()) or self.constraint.in_manifold(W):
+            return
+        self.constraint._renew(is_first=True)
+        self.constraint.outside(split(self.constraint, W), torch.finfo(W.dtype).eps)
+        warnings.warn(
+            f"{self._full}: expected the norm that the weight had when it was constrained, got another one, "
+            "as of a checkpoint that was loaded since. With 'present' the weight keeps the norm that it has "
+            "now. Pass a number for one that no checkpoint changes.",
+            stacklevel=2,
+        )
 
     def say(self, what: str) -> None:
         """Warn once."""
@@ -148,6 +169,9 @@ class Hook:
                 "captured. A replay runs no hooks, so the constraints would not hold. Capture the forward "
                 "and backward pass alone."
             )
+        for entry, weight in alive:
+            if entry.is_present:
+                entry.take_present(weight)
         if all(entry.step == "project" for entry, _ in alive):
             return None
         # The first argument is the optimizer.

@@ -92,7 +92,7 @@ def check_set(constraint: Parametrization, weight: Tensor) -> None:
         raise ValueError(f"{type(constraint).__name__}: {reason}")
     for part in constraint.modules():
         bound = part._bound if isinstance(part, Bounded) else ""
-        if bound and isinstance(getattr(part, bound), str):
+        if bound and isinstance(getattr(part, bound), str) and not part.present_is_plain:
             number = ""
             if part is constraint:
                 trial = copy.deepcopy(constraint)

@@ -35,8 +35,7 @@ from spectral_param._held.weights import whole
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.tensors import at_least_float32
-from spectral_param._scale import divided, power_of_two_scale
-from spectral_param._sets import orthonormal
+from spectral_param._sets import orthonormal, spheres
 
 Kind = Literal["project", "tangent", "relative", "msign"]
 Step = Kind | None
@@ -147,29 +146,22 @@ def sized(
         Steps of the shape of W, and a number for each weight, or, for "msign", for each matrix, with
         dimensions of size 1 behind it. Where this number is rounding, the step is zero.
     """
-    axes = (-2, -1) if kind == "msign" else tuple(range(1, W.ndim))
-    (U, size), (V, length) = _normalized(A, axes), _normalized(W, axes)
+    shape = W.shape if kind == "msign" else (len(W), *[1] * (W.ndim - 2), W[0].numel())
+    (U, size), (V, length) = (spheres.polar_of_values(X.reshape(shape)) for X in (A, W))
+    U, V, length = U.reshape(W.shape), V.reshape(W.shape), length[..., None, None]
     eta = rates.reshape(-1, *[1] * (W.ndim - 1))
     if kind == "msign":
         matrices, of = constraint.as_matrices(U), constraint.as_matrices(V)
         assert matrices is not None
         assert of is not None
         S = constraint.tangent(W, orthonormal.msign(matrices).reshape(W.shape))
-        sigma = decomposed(torch.linalg.svdvals, of)[..., :1, None]
-        step = eta * length * sigma.reshape(length.shape) * S
+        sigma = decomposed(torch.linalg.svdvals, of)[..., 0]
+        step = eta * length * sigma[..., None, None] * S
     else:
-        part, share = (torch.linalg.vector_norm(Z, dim=(-2, -1), keepdim=True) for Z in (U, V))
+        part, share = (spheres.norms(Z)[..., None, None] for Z in (U, V))
         step = eta * length * torch.where(part > share, share / part, 1) * U
-    ratio = size / length
+    ratio = size[..., None, None] / length
     return torch.where(ratio > _ROUNDINGS * torch.finfo(W.dtype).eps, step, 0), ratio
-
-
-def _normalized(X: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return X/‖X‖ and ‖X‖ over these axes, for entries of any size; zero stays zero."""
-    scale = power_of_two_scale(X, axes)
-    S = divided(X, scale)
-    norm = torch.linalg.vector_norm(S, dim=axes, keepdim=True)
-    return divided(S, torch.where(norm > 0, norm, 1)), norm * scale
 
 
 UNKNOWN = (

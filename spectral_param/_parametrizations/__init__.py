@@ -5,6 +5,7 @@ from spectral_param._parametrizations.block_triangular import BlockTriangular
 from spectral_param._parametrizations.bounded_gain import BoundedGain
 from spectral_param._parametrizations.doubly_stochastic import DoublyStochastic
 from spectral_param._parametrizations.fourier_unitary import FourierUnitary
+from spectral_param._parametrizations.frobenius_norm import FrobeniusNorm
 from spectral_param._parametrizations.givens import Givens
 from spectral_param._parametrizations.householder import Householder
 from spectral_param._parametrizations.lyapunov_form import LyapunovForm
@@ -23,6 +24,7 @@ __all__ = [
     "BoundedGain",
     "DoublyStochastic",
     "FourierUnitary",
+    "FrobeniusNorm",
     "Givens",
     "Householder",
     "LyapunovForm",

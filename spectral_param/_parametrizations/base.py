@@ -40,6 +40,10 @@ class Parametrization(InSet):
             size 1. The default is 0. :func:`spectral_param.constrain` sets it from the module.
         strides: The stride of each axis of a convolution, without factors shared with its dilation. Empty by
             default. :func:`spectral_param.constrain` sets it from the module.
+        transposed: Whether the weight is the kernel of a transposed convolution, whose input channels come
+            first. The default is False. :func:`spectral_param.constrain` sets it from the module.
+        padding_idx: The row of an embedding that may be zero. None by default.
+            :func:`spectral_param.constrain` sets it from the module.
     """
 
     #: Whether the weight depends on ``training``, so that a switch to evaluation and back is a change.
@@ -162,7 +166,7 @@ class Parametrization(InSet):
             if not self._is_after:
                 self._check_acts_after()
                 self._is_after = True
-            check_matrix(originals[0], type(self).__name__)
+            check_matrix(originals[0], type(self).__name__, self.least_dims)
             layout = self._layout_of(originals[0])
             if layout != self._layout:
                 self._layout = layout

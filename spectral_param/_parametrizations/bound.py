@@ -23,6 +23,8 @@ from spectral_param.functional._checks import as_numbers
 
 Bound = float | Tensor | Literal["present"]
 
+_SHOWN = 20  # Most numbers in a ``repr``.
+
 
 class _Kind(NamedTuple):
     above: float  # Exclusive lower limit.
@@ -48,6 +50,9 @@ class Bounded(Parametrization):
     """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
 
     _is_present = False  # Whether the weight has given the bound, or is to give it.
+
+    #: Whether a plain weight still has what "present" found, so that it can be found again in a checkpoint.
+    present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
         """Construct a constraint without a weight.
@@ -178,7 +183,7 @@ class Bounded(Parametrization):
         """Return the bound for ``repr``."""
         value = getattr(self, self._bound)
         if isinstance(value, Tensor) and not has_no_values(value):
-            value = value.tolist()
+            value = value.tolist() if value.numel() <= _SHOWN else f"{value.numel()} numbers"
         return f"{self._bound}={value!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Bounded:

@@ -12,7 +12,7 @@ from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.layout import Layout
+from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, is_trained
 from spectral_param._precision import to_double
@@ -208,7 +208,7 @@ class BoundedGain(Searched):
 
     # Implementation -----------------------------------------------------------------------------------
 
-    def _layout_of(self, W: Tensor) -> Layout:
+    def _layout_of(self, W: Tensor) -> Layout | Slices:
         check_real(W, "BoundedGain", "Take real and imaginary parts as states.")
         layout = super()._layout_of(W)
         m, p = layout.split(W).shape[-2:] if W.numel() else (0, 0)

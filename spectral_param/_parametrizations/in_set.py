@@ -124,6 +124,9 @@ class InSet(OfWeight):
         has_none = kind.near is InSet.near and kind.put_back is InSet.put_back
         return by_map_alone(self) if has_none else None
 
+    def check_start(self, W: Tensor) -> None:
+        """Raise for finite matrices with which no weight of the set can start. By default all can."""
+
     def check_matrices(self, W: Tensor) -> None:
         """Raise for matrices of a size or dtype that are not taken. By default all are."""
 
@@ -229,7 +232,7 @@ class InSet(OfWeight):
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a copy that nobody else has, and the matrices of a weight; raise if it is not taken."""
-        check_matrix(W, type(self).__name__)
+        check_matrix(W, type(self).__name__, self.least_dims)
         trial = copy.deepcopy(self)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -256,6 +259,8 @@ class InSet(OfWeight):
         parts = [part for part in self.modules() if isinstance(part, InSet)]
         try:
             self._check(X)
+            if is_first:
+                self.check_start(X)
             for part in parts:
                 part._renew(is_first)
                 vars(part)["_warned"] = True  # The first read warns, not what follows.
@@ -323,7 +328,11 @@ class InSet(OfWeight):
         return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
-        return None if W.ndim < 2 else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+        return (
+            None
+            if W.ndim < self.least_dims
+            else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
+        )
 
 
 def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:

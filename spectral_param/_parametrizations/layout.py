@@ -1,4 +1,4 @@
-"""How PyTorch holds the matrices that a constraint is about: gates, kernels and wide matrices."""
+"""How PyTorch holds what a constraint is about: gates, kernels, wide matrices, slices."""
 
 from __future__ import annotations
 
@@ -14,31 +14,74 @@ class Layout(NamedTuple):
     """The way from a weight to the matrices ``(..., m, n)``, m ≥ n, that a constraint sees, and back."""
 
     gates: int = 1  # Blocks on top of each other, or the groups of a convolution.
-    kernel: tuple[int, ...] = ()  # The size of a kernel that is a matrix.
+    kernel: tuple[int, ...] = ()  # The size of a kernel.
     is_wide: bool = False  # Whether the matrices are transposed.
+    is_swapped: bool = False  # Whether the inputs of a kernel come before its outputs.
 
     def split(self, W: Tensor) -> Tensor:
         """Return the matrices of a weight."""
-        if self.kernel:
-            W = W.flatten(-1 - len(self.kernel))
+        first = -2 - len(self.kernel)
         if self.gates > 1:
-            W = W.unflatten(-2, (self.gates, -1))
+            W = W.unflatten(first, (self.gates, -1))
+        if self.is_swapped:
+            W = W.transpose(first, first + 1)
+        if self.kernel:
+            W = W.flatten(first + 1)
         return W.mT if self.is_wide else W
 
     def join(self, W: Tensor) -> Tensor:
         """Return the weight of these matrices."""
+        first = -2 - len(self.kernel)
         if self.is_wide:
             W = W.mT
-        if self.gates > 1:
-            W = W.flatten(-3, -2)
-        return W.unflatten(-1, (-1, *self.kernel)) if self.kernel else W
+        if self.kernel:
+            W = W.unflatten(-1, (-1, *self.kernel))
+        if self.is_swapped:
+            W = W.transpose(first, first + 1)
+        return W.flatten(first - 1, first) if self.gates > 1 else W
+
+
+class Slices(NamedTuple):
+    """The way from a weight of any shape to its slices, each a matrix of one row, and back.
+
+    The matrices have the shape ``(1, k)`` for a weight that is one slice, with a dimension before these for
+    the gates, and one for the slices.
+    """
+
+    gates: int  # Blocks along the first axis.
+    shape: tuple[int, ...]  # Of the weight.
+    axis: int | None  # Of a block, along which the slices lie; None for one slice.
+
+    def split(self, W: Tensor) -> Tensor:
+        """Return the slices of a weight."""
+        is_gated = int(self.gates > 1)
+        if is_gated:
+            W = W.unflatten(0, (self.gates, -1))
+        if self.axis is None:
+            return W.flatten(is_gated).unsqueeze(-2)
+        W = W.movedim(is_gated + self.axis, is_gated)
+        return W.flatten(is_gated + 1).unsqueeze(-2)
+
+    def join(self, W: Tensor) -> Tensor:
+        """Return the weight of these slices."""
+        is_gated = int(self.gates > 1)
+        rows, *others = self.shape
+        block = [rows // self.gates, *others]
+        if self.axis is None:
+            W = W.squeeze(-2).unflatten(is_gated, block)
+        else:
+            kept = block.pop(self.axis)
+            W = W.reshape(*W.shape[:is_gated], kept, *block).movedim(is_gated, is_gated + self.axis)
+        return W.flatten(0, 1) if is_gated else W
 
 
 #: One matrix, or a batch, as it is.
 PLAIN = Layout()
 
 
-def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -> Layout:
+def layout_of(
+    W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int, is_swapped: bool = False
+) -> Layout:
     """Return how a weight holds its matrices; raise if the constraint ``name`` does not take them.
 
     ``shapes``, ``gates`` and ``kernel_dims`` are the attributes of the constraint.
@@ -54,6 +97,9 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
             "Leave kernel_dims to spectral_param.constrain."
         )
     rows, columns, *kernel = shape[W.ndim - kernel_dims - 2 :]
+    m = rows // gates
+    if is_swapped:
+        m, columns = columns, m
     n = columns * math.prod(kernel)
     if n == 1 and W.ndim > 2 and not kernel_dims:
         # As a batch of columns each number would be constrained separately.
@@ -61,14 +107,8 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
             f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
             "1 has. Use spectral_param.constrain, which knows kernels."
         )
-    if rows % gates or (shapes == "square" and gates > 1 and rows != gates * n):
-        wanted = "n" if shapes == "square" else "m"
-        raise NotSquareError(
-            f"{name}: expected {gates} gates, so a weight (..., {gates}*{wanted}, n), got "
-            f"shape {shape}. Pass gates = number of rows / rows of one block. Transpose a weight that "
-            "has its blocks side by side, as for x @ W."
-        )
-    m = rows // gates
+    if rows % gates or (shapes == "square" and gates > 1 and m != n):
+        raise NotSquareError(_no_stack(name, shape, gates, "n" if shapes == "square" else "m"))
     if shapes == "square" and m != n:
         raise NotSquareError(
             f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
@@ -76,4 +116,35 @@ def layout_of(W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int) -
             "or Householder, with which they are 1, SingularValues, with which they lie in an "
             "interval, or SpectralNorm, a bound on the largest; for rows of sum 1 take Stochastic."
         )
-    return Layout(gates, tuple(kernel), shapes == "tall" and m < n)
+    return Layout(gates, tuple(kernel), shapes == "tall" and m < n, is_swapped)
+
+
+def slices_of(W: Tensor, name: str, axis: int | None, gates: int) -> Slices:
+    """Return how a weight holds its slices along an axis; raise if the constraint ``name`` does not take it.
+
+    Raises:
+        NotSquareError: If the rows do not fit the gates.
+        ValueError: If there is no such axis, or only one.
+    """
+    shape = tuple(W.shape)
+    if shape[0] % gates:
+        raise NotSquareError(_no_stack(name, shape, gates, "m"))
+    if axis is not None and W.ndim < max(2, axis + 1):
+        raise ValueError(
+            f"dim: expected {_axes(W.ndim)} for a weight of shape {shape}, got {axis}. With None the norm is "
+            "that of the whole weight."
+        )
+    return Slices(gates, shape, axis)
+
+
+def _axes(count: int) -> str:
+    return f"an axis from 0 to {count - 1}, or None," if count > 1 else "None"
+
+
+def _no_stack(name: str, shape: tuple[int, ...], gates: int, rows: str) -> str:
+    """Return the message for a weight whose rows are no stack of gates."""
+    return (
+        f"{name}: expected {gates} gates, so a weight (..., {gates}*{rows}, n), got "
+        f"shape {shape}. Pass gates = number of rows / rows of one block. Transpose a weight that "
+        "has its blocks side by side, as for x @ W."
+    )

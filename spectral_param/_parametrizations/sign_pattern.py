@@ -62,6 +62,7 @@ class SignPattern(Parametrization):
 
     pattern: Tensor
     shapes = "any"
+    convolutions = "entries"
     assignable_after = True
 
     def __init__(self, pattern: Tensor | Sequence[Sequence[float]]) -> None:

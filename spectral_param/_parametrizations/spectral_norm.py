@@ -17,6 +17,7 @@ from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
+from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
 from spectral_param._scale import divided, power_of_two_scale
@@ -84,9 +85,10 @@ class SpectralNorm(Measured):
     """
 
     shapes = "any"
-    takes_all_kernels = True
+    convolutions = "layer"
 
     ROUNDINGS = 8
+    _layout: Layout
     norm: Bound
     keeps_non_finite = True
     mode: Mode

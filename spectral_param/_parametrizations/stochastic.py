@@ -55,6 +55,7 @@ class Stochastic(Parametrization):
     """
 
     shapes = "any"
+    convolutions = "entries"
 
     def __init__(self, floor: float = 0.0) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from spectral_param._context import promoted
 
+_SHOWN = 20
+
 
 def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the originals from ``invert``, ``start`` or ``right_inverse`` as a tuple."""
@@ -16,8 +18,10 @@ def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def readable(values: Tensor) -> str:
-    """Return the numbers as text for a message."""
-    return ", ".join(f"{value:.6g}" for value in values.flatten().tolist())
+    """Return the numbers as text for a message, the first ones of many."""
+    shown = [f"{value:.6g}" for value in values.flatten()[:_SHOWN].tolist()]
+    left = values.numel() - len(shown)
+    return ", ".join([*shown, f"and {left} others"] if left else shown)
 
 
 def at_least_float32(X: Tensor) -> Tensor:

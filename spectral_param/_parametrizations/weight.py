@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param._context import HALF, is_wrapped
-from spectral_param._parametrizations.layout import PLAIN, Layout, layout_of
+from spectral_param._parametrizations.layout import PLAIN, Layout, Slices, layout_of
 from spectral_param._parametrizations.swapped import check_not_swapped
 from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param.errors import UnsupportedDtypeError
@@ -25,23 +25,32 @@ class OfWeight(nn.Module):
     #: shape, as they are.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: Whether the weight may be the kernel of any convolution, or only one that acts as a matrix (default).
-    takes_all_kernels = False
+    #: On what the constraint acts if the weight is the kernel of a convolution. ``"matrix"``, the default: on
+    #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
+    #: ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group, whatever
+    #: the layer does with it, for a constraint on entries or rows. ``"layer"``: on the norm of the layer
+    #: for images of every size, which the constraint computes itself.
+    convolutions: Literal["matrix", "entries", "layer"] = "matrix"
+
+    #: The fewest dimensions of a weight.
+    least_dims = 2
 
     gates: int
     kernel_dims: int
     strides: tuple[int, ...]
+    transposed: bool
+    padding_idx: int | None
     _like: Tensor
     _like_real: Tensor
     _shape: torch.Size | None
-    _layout: Layout
+    _layout: Layout | Slices
     _is_after: bool
     _use: str
 
     def __init__(self) -> None:
         super().__init__()
         # Not setattr, for which the constraint would have to be constructed.
-        vars(self).update(gates=1, kernel_dims=0, strides=())
+        vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
         # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
         # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
         # the real originals of a complex weight.
@@ -58,7 +67,7 @@ class OfWeight(nn.Module):
 
     def _take(self, W: Tensor) -> bool:
         """Take a weight of the kind that the constraint takes; return whether it is the first one."""
-        check_matrix(W, type(self).__name__)
+        check_matrix(W, type(self).__name__, self.least_dims)
         check_not_swapped(type(self).__name__)
         is_registered = isinstance(W, nn.Parameter)  # What is assigned to a weight is no Parameter.
         if is_registered:
@@ -179,8 +188,10 @@ class OfWeight(nn.Module):
                 f"gates={self.gates}. Multiply by the weight instead."
             )
 
-    def _layout_of(self, W: Tensor) -> Layout:
-        return layout_of(W, type(self).__name__, self.shapes, self.gates, self.kernel_dims)
+    def _layout_of(self, W: Tensor) -> Layout | Slices:
+        is_swapped = self.transposed and self.convolutions == "entries"
+        name = type(self).__name__
+        return layout_of(W, name, self.shapes, self.gates, self.kernel_dims, is_swapped)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

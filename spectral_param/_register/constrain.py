@@ -103,7 +103,8 @@ def constrain(
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
     of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
     constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
-    padding, and bounds the norm of the layer.
+    padding, and bounds the norm of the layer. Constraints on entries and rows, as
+    :class:`spectral_param.FrobeniusNorm`, take every kernel as it is.
 
     **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
     nothing, and the ``state_dict`` is that of the module without the constraint.

@@ -97,10 +97,11 @@ def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
     with torch.no_grad():
         if isinstance(init, str):
             trial = copy.deepcopy(link)
-            return trial(*trial._start_again("init"))
+            W = trial(*trial._start_again("init"))
         if isinstance(init, Tensor):
             W.copy_(init)
         elif callable(init):
             init(W)
     check_finite(W, type(link).__name__)
+    link.check_start(link._split(W))
     return weights.projected(link, W)

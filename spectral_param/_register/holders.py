@@ -26,13 +26,16 @@ _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
 
 
 def prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -> nn.Module:
-    """Return a copy of the constraint that knows its gates."""
+    """Return a copy of the constraint that knows how its module holds the weight."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):
         link.gates = known_gates(owner, name) if gates is None else gates
         if is_kernel(owner, name):
             link.kernel_dims = len(owner.kernel_size)  # type: ignore[arg-type]
             link.strides = strides_of(owner)
+            link.transposed = owner.transposed  # type: ignore[assignment]
+        if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and name == "weight":
+            link.padding_idx = owner.padding_idx
     return link
 
 
@@ -96,11 +99,12 @@ def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int |
 def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None:
     """Raise for a convolution whose kernel is no matrix, unless the constraints take every kernel."""
     kind = type(owner).__name__
-    foreign = [link for link in chain if not isinstance(link, Parametrization)]
-    if foreign:
+    known = [link for link in chain if isinstance(link, Parametrization)]
+    if len(known) < len(chain):
+        foreign = next(link for link in chain if not isinstance(link, Parametrization))
         raise ValueError(
-            f"{kind}: expected a constraint of this library, got a {type(foreign[0]).__name__}, which does "
-            "not know the matrix of a kernel. Take a constraint of this library."
+            f"{kind}: expected constraints of this library for a kernel, got a {type(foreign).__name__}, "
+            f"which does not know the matrix of a kernel. {_OWN}"
         )
     if gates not in (None, owner.groups):
         raise ValueError(
@@ -114,16 +118,33 @@ def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None
         and not any(owner.padding)
         and all(each == 1 for each in owner.dilation)
     )
-    if all(isinstance(link, Parametrization) and link.takes_all_kernels for link in chain):
-        _check_padding(owner)
-    elif any(each != 1 for each in size) and not is_patch:
-        raise ValueError(
-            f"{kind}: expected a kernel that acts as a matrix, of size 1, or with a stride of its size and "
-            f"no padding and dilation, got size {size}, stride {tuple(owner.stride)}, padding "
-            f"{owner.padding}, dilation {tuple(owner.dilation)}. Where patches overlap, the "
-            "matrix of the kernel says little about the layer. SpectralNorm alone bounds the norm of every "
-            "convolution. For orthogonal convolutions see the package orthogonium."
-        )
+    acts_as_matrix = is_patch or all(each == 1 for each in size)
+    for link in known:
+        name = type(link).__name__
+        if link.convolutions not in _ACTS_ON:
+            raise ValueError(
+                f"{name}.convolutions: expected one of {', '.join(_ACTS_ON)}, got {link.convolutions!r}."
+            )
+        if link.convolutions == "layer":
+            _check_padding(owner)
+        elif link.convolutions == "matrix" and not acts_as_matrix:
+            raise ValueError(
+                f"{kind}: expected a kernel that acts as a matrix for {name}, of size 1, or with a stride "
+                f"of its size and no padding and dilation, got size {size}, stride {tuple(owner.stride)}, "
+                f"padding {owner.padding}, dilation {tuple(owner.dilation)}. Where patches overlap, "
+                "eigenvalues and singular values of the matrix of a kernel say little about the layer. "
+                "SpectralNorm bounds the norm of every convolution; for orthogonal ones see the package "
+                "orthogonium. FrobeniusNorm, Stochastic and SignPattern act on the entries of every kernel. "
+                f"{_OWN}"
+            )
+
+
+#: The values of ``convolutions``.
+_ACTS_ON = ("matrix", "entries", "layer")
+_OWN = (
+    "A constraint of your own on the entries or rows of the matrix (output channels, input channels * kernel "
+    "size) is a subclass of spectral_param.Parametrization with convolutions = 'entries'."
+)
 
 
 def _check_padding(owner: Any) -> None:

@@ -162,13 +162,14 @@ def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
     )
 
 
-def check_matrix(X: Tensor, name: str) -> None:
-    """Raise unless X is a non-empty tensor of floating point or complex matrices."""
+def check_matrix(X: Tensor, name: str, least_dims: int = 2) -> None:
+    """Raise unless X is a non-empty tensor of floating point or complex matrices, or of fewer dimensions."""
     check_tensor(X, name)
-    if X.ndim < 2 or X.numel() == 0:
+    if X.ndim < least_dims or X.numel() == 0:
+        least, others = ("one dimension", "a number") if least_dims == 1 else ("two dimensions", "a bias")
         raise NotAMatrixError(
-            f"{name}: expected a non-empty tensor of at least two dimensions, got shape {tuple(X.shape)}. "
-            "Constrain a weight matrix, not a bias, the weight of a normalisation layer or an empty tensor."
+            f"{name}: expected a non-empty tensor of at least {least}, got shape {tuple(X.shape)}. "
+            f"Constrain a weight, not {others}, the weight of a normalisation layer or an empty tensor."
         )
     if not (X.is_floating_point() or X.is_complex()):
         raise UnsupportedDtypeError(

@@ -47,10 +47,13 @@ def check_nan_in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``."""
+    """Vectors, empty weights, integers and shapes that do not fit raise a ``ValueError``.
+
+    A constraint that takes vectors refuses single numbers.
+    """
     n = shape[-1]
     bad = [
-        torch.zeros(n, dtype=dtype, device="cpu"),
+        torch.zeros(n if getattr(case.make(shape), "least_dims", 2) > 1 else (), dtype=dtype, device="cpu"),
         torch.zeros(0, 0, dtype=dtype, device="cpu"),
         torch.zeros(n, n, dtype=torch.int64, device="cpu"),
     ]

@@ -102,6 +102,31 @@ def with_norm(shape: Shape, dtype: torch.dtype, norm: float) -> Tensor:
     return as_shape(W * (norm / torch.linalg.svdvals(W)[..., 0])[..., None, None], shape)
 
 
+def slices(W: Tensor, dim: int | None) -> Tensor:
+    """The slices along an axis, as rows; of each gate."""
+    rows, n = W.shape[-2:]
+    gates = 1 if W.ndim > 2 or W.shape in RECTANGLES else rows // n
+    blocks = W.reshape(gates, rows // gates, n) if gates > 1 else W[None]
+    return blocks.reshape(gates, 1, -1) if dim is None else blocks.movedim(dim + 1, 1).flatten(2)
+
+
+def lengths(W: Tensor, dim: int | None) -> Tensor:
+    return slices(W, dim).abs().square().sum(dim=-1).sqrt()
+
+
+def with_lengths(shape: Shape, dtype: torch.dtype, length: float, dim: int | None) -> Tensor:
+    """Random slices of this length."""
+    W = torch.randn(shape, dtype=dtype)
+    wanted = length / lengths(W, dim)[..., None] * slices(W, dim)
+    if dim is None:
+        return wanted.reshape(shape)
+    rows, n = shape[-2:]
+    gates = len(wanted)
+    block = (rows // gates, n) if gates > 1 else shape
+    moved = [size for axis, size in enumerate(block) if axis != dim]
+    return wanted.reshape(gates, block[dim], *moved).movedim(1, dim + 1).reshape(shape).contiguous()
+
+
 def block_member(shape: Shape, dtype: torch.dtype) -> Tensor:
     """[[orthogonal, C], [0, radius 1]]"""
     W = torch.zeros_like(blocks_of(torch.empty(shape, dtype=dtype)))
@@ -545,6 +570,34 @@ CASES = (
         dtypes=(torch.float32, torch.float64),
     ),
     Case(
+        name="FrobeniusNorm",
+        make=lambda shape: sp.FrobeniusNorm(1.5),
+        member=lambda shape, dtype: with_lengths(shape, dtype, 1.5, None),
+        violation=lambda W: (lengths(W, None) / 1.5 - 1).abs(),
+        outside=lambda shape, dtype: with_lengths(shape, dtype, 1.0, None),
+        shapes=((4, 4), (5, 5), (16, 4)),  # Three dimensions are one weight, not a batch.
+        rectangles=RECTANGLES[:-1],
+    ),
+    Case(
+        name="FrobeniusNorm-rows",
+        variant=True,
+        make=lambda shape: sp.FrobeniusNorm(0.5, dim=0),
+        member=lambda shape, dtype: with_lengths(shape, dtype, 0.5, 0),
+        violation=lambda W: (lengths(W, 0) / 0.5 - 1).abs(),
+        outside=lambda shape, dtype: with_lengths(shape, dtype, 0.4, 0),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="FrobeniusNorm-columns-at_most",
+        variant=True,
+        make=lambda shape: sp.FrobeniusNorm(1.0, "at_most", dim=1),
+        member=lambda shape, dtype: with_lengths(shape, dtype, 0.9, 1),
+        violation=lambda W: torch.relu(lengths(W, 1) - 1),
+        outside=lambda shape, dtype: with_lengths(shape, dtype, 1.5, 1),
+        shapes=((4, 4), (5, 5), (16, 4)),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
         name="SignPattern",
         make=lambda shape: sp.SignPattern(checkered(shape[-1])),
         member=lambda shape, dtype: signed(torch.randn(shape, dtype=dtype)),
@@ -625,6 +678,14 @@ FROM_THE_START = (
         make=lambda shape: sp.SpectralNorm("present", mode="equal"),
         member=lambda shape, dtype: with_norm(shape, dtype, 0.8),
         violation=lambda W: (norms(W) / 0.8 - 1).abs(),
+        rectangles=RECTANGLES[:1],
+    ),
+    Case(
+        name="FrobeniusNorm-present",
+        variant=True,
+        make=lambda shape: sp.FrobeniusNorm("present", dim=0),
+        member=lambda shape, dtype: with_lengths(shape, dtype, 0.8, 0),
+        violation=lambda W: (lengths(W, 0) / 0.8 - 1).abs(),
         rectangles=RECTANGLES[:1],
     ),
     Case(

@@ -38,6 +38,8 @@ CANNOT_BE_SCALED = {
     "SpectralRadiusNorm": {"zero", "nilpotent"},
     "SpectralRadiusNorm-radius": {"zero", "nilpotent"},
     "SpectralRadiusNorm-absolute": {"zero", "nilpotent"},
+    "FrobeniusNorm": {"zero"},
+    "FrobeniusNorm-rows": {"zero", "nilpotent"},
     "SpectralNorm": {"zero"},
     "SpectralNorm-tracking": {"zero"},
     "BlockTriangular": {"zero", "nilpotent"},

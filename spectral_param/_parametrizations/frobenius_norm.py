@@ -1,0 +1,313 @@
+"""Weights, rows, columns or filters of given Frobenius norm: spheres and balls."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import is_on_host
+from spectral_param._map import Map, unchanged
+from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
+from spectral_param._parametrizations.layout import Slices, slices_of
+from spectral_param._parametrizations.measured import Measured, Measurement
+from spectral_param._parametrizations.tensors import real_entries
+from spectral_param._scale import divided
+from spectral_param._sets import spheres
+from spectral_param.functional._checks import whole_number
+
+Mode = Literal["equal", "at_most"]
+
+# Most slices that a message names.
+_NAMED = 5
+
+
+class FrobeniusNorm(Measured):
+    r"""Gives a weight, or each of its slices, a Frobenius norm: :math:`W = c\, T / ‖T‖_F`.
+
+    The Frobenius norm is the square root of the sum of the squares of all entries. With ``dim`` each slice
+    along this axis has the norm c: rows, columns, or filters.
+
+    Example:
+        >>> layer = torch.nn.Linear(64, 300)
+        >>> layer = spectral_param.constrain(layer, "weight", spectral_param.FrobeniusNorm(8.0))
+        >>> layer.weight.norm()
+        tensor(8.0000, grad_fn=<...>)
+        >>> conv = torch.nn.Conv2d(3, 8, 3)
+        >>> each_filter = spectral_param.FrobeniusNorm(1.0, "at_most", dim=0)
+        >>> conv = spectral_param.constrain(conv, "weight", each_filter)
+        >>> bool((conv.weight.flatten(1).norm(dim=1) <= 1 + 1e-6).all())
+        True
+
+    Args:
+        norm: The norm c > 0: a number, or a tensor with one number for each slice (or gate, or slice of a
+            gate). ``"present"``: the norms at registration. The ``state_dict`` has them.
+        mode: ``"equal"``, the default: ‖W‖ = c. ``"at_most"``: T is scaled only where ‖T‖ > c, and else
+            W = T, bit for bit.
+        dim: The axis along which the slices lie, from 0 on; it is kept, and the norm is over all others. So 0
+            means rows of a linear layer, vectors of an embedding, filters of a convolution; 1 means columns,
+            or the filters of a transposed convolution without groups. ``None``, the default: the whole
+            weight. (-1 is refused: ``weight_norm`` of PyTorch takes it for the whole weight,
+            ``torch.renorm`` for the last axis.)
+
+    Raises:
+        ValueError: If an argument is outside its range; at registration, if the weight has no such axis, or,
+            with ``"equal"``, a slice of zeros, which the message names.
+
+    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch:
+    three dimensions are a weight of three axes, and a kernel has the axes that PyTorch gives it, whatever its
+    groups. Each gate of an LSTM or GRU has its norm by itself, and ``dim`` counts within a gate. A weight of
+    one dimension is one slice.
+
+    The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
+    the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
+    Training of Deep Neural Networks" (NeurIPS 2016), equation 3, with a fixed length; Srebro and Shraibman,
+    "Rank, Trace-Norm and Max-Norm" (COLT 2005), and Srivastava et al., "Dropout" (JMLR 2014), for
+    ``"at_most"``.
+
+    Slices without a derivative have defined results:
+
+    - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
+    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` such a slice is refused
+      at registration; if training leads to one, a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
+      ``padding_idx`` of an embedding stays zero.
+
+    Held after the step, ``"present"`` is possible with ``"equal"``: the plain weight has the norms.
+
+    The distance of a slice from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus.
+    ``project`` takes the nearest weight of the set, each slice scaled.
+    """
+
+    shapes = "any"
+    convolutions = "entries"
+    least_dims = 1
+
+    ROUNDINGS = 8
+    norm: Bound
+    mode: Mode
+    keeps_non_finite = True
+
+    def __init__(self, norm: Bound = 1.0, mode: Mode = "equal", dim: int | None = None) -> None:
+        super().__init__("norm", norm, mode=(mode, Mode))
+        vars(self)["_dim"] = _checked_dim(dim)
+
+    @property
+    def dim(self) -> int | None:
+        """The axis along which the slices lie, or None."""
+        axis: int | None = vars(self)["_dim"]
+        return axis
+
+    def _layout_of(self, W: Tensor) -> Slices:
+        # The groups of a convolution are no blocks of their own.
+        return slices_of(W, "FrobeniusNorm", self.dim, 1 if self.kernel_dims else self.gates)
+
+    # The map --------------------------------------------------------------------------------------------
+
+    def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
+        """Return c T/‖T‖, or T where the mode does not scale."""
+        return _scaled(T, self._bound_for(T), self.mode)
+
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
+        """Return the same, with the gradient."""
+        E, size = spheres.polar_of_values(T)
+        if isinstance(self.norm, str):  # "present", after another parametrization.
+            self._take_present(size)
+        c = self._bound_for(T)
+        scales = _scales(size, c, self.mode)
+        if is_on_host(T):
+            self._warn_of_zeros(size)
+            if not bool(scales.any()):
+                return unchanged(T)
+        W = _chosen(scales, E * c[..., None, None], T)
+
+        def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
+            along = spheres.without(divided(W, c[..., None, None]), G)
+            return (_chosen(scales, along * (c / size)[..., None, None], G),)
+
+        return Map(W, pull_back, functools.partial(_scaled, c=c, mode=self.mode))
+
+    def _warn_of_zeros(self, size: Tensor) -> None:
+        if self._warned or self.mode != "equal" or not bool(self._zeros(size).any()):
+            return
+        self._warned = True
+        warn_of_weight(
+            "FrobeniusNorm: the norm of a slice is zero, so no multiple of the slice has the given norm, and "
+            f"W = T there {UNTIL}."
+        )
+
+    def start(self, like: Tensor) -> Tensor:
+        """Return Gaussian entries, scaled to the norm; zeros for an embedding's ``padding_idx``."""
+        T = torch.randn_like(like)
+        if self.padding_idx is not None:
+            W = self._layout.join(T).clone()
+            W[self.padding_idx] = 0
+            T = self._split(W)
+        self._start_bound()
+        return spheres.polar(T)[0] * self._bound_for(T)[..., None, None]
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T, a complex one counts as two; less 1 for each given norm."""
+        return real_entries(T) - (self.mode == "equal") * T.shape[:-2].numel()
+
+    # The set --------------------------------------------------------------------------------------------
+
+    def measure(self, W: Tensor, eps: float) -> Measurement:
+        """Return the norm of each slice."""
+        return Measurement(spheres.norms(W), 0.0)
+
+    def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
+        distance, resolution = super()._judged(W, measured, eps)
+        return torch.where(self._is_padding(measured.size), 0, distance), resolution
+
+    def near(self, W: Tensor) -> Tensor:
+        """Return the nearest members; a zero slice stays."""
+        return self._near(W, 0.0)
+
+    def _moved(self, W: Tensor, leader: None = None) -> Tensor:
+        return self._near(W, 0.0)
+
+    def put_back(self, W: Tensor, eps: float) -> Tensor:
+        """Return the nearest members without looking at values; a slice that rounding explains stays.
+
+        Entries that are rounded to half precision, by up to eps/2 each, change the norm by as much.
+        """
+        own = torch.finfo(W.dtype).eps
+        return self._near(W, self.ROUNDINGS * own + (eps / 2 if eps > own else 0.0))
+
+    def _near(self, W: Tensor, rounding: float) -> Tensor:
+        """Return nearest members to matrices whose norm is outside by more than a relative rounding error."""
+        E, size = spheres.polar_of_values(W)
+        c = self._bound_at(W, size)
+        excess = size - c
+        # Not `<=`: NaN stays.
+        moves = (excess.abs() if self.mode == "equal" else excess) > rounding * c
+        return _chosen(moves & ~_is_zero(size), E * c[..., None, None], W)
+
+    def shared_set(self) -> object:
+        """Return the norm and the mode, if there is one number for all slices."""
+        number = self._number()
+        if number is None or type(self) is not FrobeniusNorm:
+            return super().shared_set()
+        return FrobeniusNorm, number, self.mode
+
+    def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
+        """Return D - W Re<W, D>/‖W‖² for each slice, or for those that are active; D where W is zero."""
+        along = spheres.tangent(W, D)
+        return along if active is None else _chosen(active, along, D)
+
+    def active(self, W: Tensor, G: Tensor) -> Tensor | None:
+        """Return for ``"at_most"`` which slices have the norm c, up to rounding, and Re<W, G> < 0."""
+        if self.mode == "equal":
+            return None
+        E, size = spheres.polar_of_values(W)
+        rounding = self.ROUNDINGS * torch.finfo(W.dtype).eps + self._eps_of(W) / 2
+        is_on_boundary = size >= self._bound_for(W) * (1 - rounding)
+        return is_on_boundary & (spheres.inner(E, G) < 0)
+
+    def as_matrices(self, W: Tensor) -> Tensor | None:
+        """Return the whole weight, or each gate, as a matrix of its first axis; None for slices and vectors."""
+        layout = self._layout
+        assert isinstance(layout, Slices)
+        rows, *others = layout.shape
+        if self.dim is not None or not others:
+            return None
+        return W.reshape(*W.shape[:-2], rows // layout.gates, -1)
+
+    @property
+    def present_is_plain(self) -> bool:  # type: ignore[override]
+        """Whether a plain weight keeps the norms that "present" found."""
+        return self.mode == "equal"
+
+    # Zero slices ----------------------------------------------------------------------------------------
+
+    def check_start(self, W: Tensor) -> None:
+        """Raise for zero slices, which no multiple brings to a norm."""
+        if self.mode != "equal" and not self._is_present:
+            return
+        where = self._zeros(spheres.norms(W)).nonzero().tolist()
+        if not where:
+            return
+        names = ", ".join(self._name(index) for index in where[:_NAMED])
+        more = f" and {len(where) - _NAMED} others" if len(where) > _NAMED else ""
+        remedy = (
+            "Start with init='paper' or init=torch.nn.init.normal_, take mode='at_most', or, for the padding "
+            "row of an embedding, pass padding_idx to the Embedding."
+        )
+        if self.mode != "equal":
+            remedy = "Pass a number, which with mode='at_most' holds for slices of zeros, too."
+        raise ValueError(
+            f"FrobeniusNorm: expected no slice of zeros, no multiple of which has a norm, got {names}{more}. "
+            f"{remedy}"
+        )
+
+    def _name(self, index: list[int]) -> str:
+        """Return which slice it is."""
+        is_gated = len(index) - (self.dim is not None)
+        parts = [f"gate {index[0]}"] if is_gated else []
+        parts += [] if self.dim is None else [f"slice {index[-1]} along dim {self.dim}"]
+        return " of ".join(reversed(parts)) or "a weight of zeros"
+
+    def _zeros(self, size: Tensor) -> Tensor:
+        """Return which norms are zero, without that of an embedding's ``padding_idx``."""
+        return _is_zero(size) & ~self._is_padding(size)
+
+    def _is_padding(self, size: Tensor) -> Tensor:
+        """Return which norms are those of a ``padding_idx`` of zeros."""
+        found = torch.zeros_like(size, dtype=torch.bool)
+        if self.padding_idx is not None and self.dim == 0 and size.ndim == 1:
+            found[self.padding_idx] = size[self.padding_idx] == 0
+        return found
+
+    def _take_present(self, size: Tensor) -> None:
+        super()._take_present(torch.where(self._is_padding(size), 1, size))
+
+    # --------------------------------------------------------------------------------------------------------
+
+    def _set_name(self) -> str:
+        what = "a weight" if self.dim is None else f"slices along dim {self.dim}"
+        return super()._set_name().replace("a weight of norm", f"{what} of Frobenius norm")
+
+    def extra_repr(self) -> str:
+        """Return the arguments, for ``repr``."""
+        return f"{self._shown()}, mode={self.mode!r}, dim={self.dim}"
+
+
+def _checked_dim(dim: object) -> int | None:
+    """Return the argument ``dim``."""
+    if dim is None:
+        return None
+    try:
+        return whole_number(dim, "dim", least=0)
+    except ValueError as error:
+        raise ValueError(
+            f"dim: expected an axis >= 0, or None for the norm of the whole weight, got {dim!r}. Negative "
+            "numbers mean the whole weight to weight_norm, and an axis counted from the last one to "
+            "torch.renorm."
+        ) from error
+
+
+def _scaled(T: Tensor, c: Tensor, mode: Mode) -> Tensor:
+    """Return c T/‖T‖, or T where the mode does not scale, by torch's operations."""
+    E, size = spheres.polar(T)
+    return _chosen(_scales(size.detach(), c, mode), E * c[..., None, None], T)
+
+
+def _scales(size: Tensor, c: Tensor, mode: Mode) -> Tensor:
+    """Return which slices of these norms are scaled. NaN counts, so that W becomes NaN."""
+    scales = ~_is_zero(size)
+    if mode == "equal":
+        return scales
+    return scales & ~(size <= c * (1 + FrobeniusNorm.ROUNDINGS * torch.finfo(size.dtype).eps))
+
+
+def _is_zero(size: Tensor) -> Tensor:
+    """Return where no multiple of a slice has a given norm: at zero, or where 1/‖T‖ overflows."""
+    return size < torch.finfo(size.dtype).tiny
+
+
+def _chosen(slices: Tensor, W: Tensor, other: Tensor) -> Tensor:
+    return torch.where(slices[..., None, None], W, other)
