@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from spectral_param import _after_step
+from spectral_param._held.record import held_by
+from spectral_param._held.weights import distance, free_parameters
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
 from spectral_param._parametrizations.tensors import real_entries
@@ -67,7 +68,7 @@ def constraints(model: nn.Module) -> dict[str, Parametrization]:
     for path, owner in model.named_modules(remove_duplicate=False):
         lists: Any = owner.parametrizations if is_parametrized(owner) else {}
         own = {name: links[-1] for name, links in lists.items() if isinstance(links[-1], Parametrization)}
-        for name, constraint in {**own, **_after_step.held_by(owner)}.items():
+        for name, constraint in {**own, **held_by(owner)}.items():
             found[f"{path}.{name}" if path else name] = constraint
     return found
 
@@ -98,8 +99,7 @@ def violation(model: nn.Module) -> dict[str, float]:
         8.4853
     """
     return {
-        name: _after_step.distance(constraint, _weight_of(model, name))
-        for name, constraint in constraints(model).items()
+        name: distance(constraint, _weight_of(model, name)) for name, constraint in constraints(model).items()
     }
 
 
@@ -210,11 +210,11 @@ def num_free_parameters(module: nn.Module) -> int:
             if any(t.requires_grad for t in originals) and counted.isdisjoint(originals):
                 total += part[0].free_parameters(*originals)
             counted.update(originals)
-        for name, constraint in _after_step.held_by(part).items():
+        for name, constraint in held_by(part).items():
             weight = part._parameters[name]
             assert weight is not None
             if weight.requires_grad and weight not in counted:
-                total += _after_step.free_parameters(constraint)
+                total += free_parameters(constraint)
             counted.add(weight)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter not in counted:

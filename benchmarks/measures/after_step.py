@@ -32,7 +32,7 @@ with contextlib.suppress(ImportError):  # An older torch has no hook for Python 
 
 DEPENDS = (
     "spectral_param/_sets/orthonormal.py",
-    "spectral_param/_after_step.py",
+    "spectral_param/_held",
     "benchmarks/measures/after_step.py",
 )
 # Rounding, and times.

@@ -208,6 +208,15 @@ class FrobeniusNorm(Measured):
         is_on_boundary = size >= self._bound_for(W) * (1 - rounding)
         return is_on_boundary & (spheres.inner(E, G) < 0)
 
+    def as_matrices(self, W: Tensor) -> Tensor | None:
+        """Return the whole weight, or each gate, as a matrix of its first axis; None for slices and vectors."""
+        layout = self._layout
+        assert isinstance(layout, Slices)
+        rows, *others = layout.shape
+        if self.dim is not None or not others:
+            return None
+        return W.reshape(*W.shape[:-2], rows // layout.gates, -1)
+
     @property
     def present_is_plain(self) -> bool:  # type: ignore[override]
         """Whether a plain weight keeps the norms that "present" found."""

@@ -66,31 +66,43 @@ class InSet(OfWeight):
         return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
-        """Return changes D of members W without their parts normal to the set: the orthogonal projection.
+        """Return the orthogonal projection of changes on the tangent space of the set at members.
 
-        It is linear in D, idempotent, and self-adjoint in the inner product Re<., .>. A set of equalities has
-        it, and one of inequalities on its boundary. By default a set has none.
-
-        Args:
-            W: Members of the set ``(..., m, n)``.
-            D: Changes, of the same shape.
-            active: What :meth:`active` returns. With None all of the boundary counts.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.tangent: expected one, got none.")
-
-    def active(self, W: Tensor, G: Tensor) -> Any:
-        """Return which parts of the boundary a step along -G crosses; None if every change is made tangent.
+        The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
+        constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
+        gets the projection stays there, whatever it divides the entries by.
 
         Args:
-            W: Members of the set ``(..., m, n)``.
-            G: The gradient, of the same shape.
+            W: Members of the set ``(..., m, n)``, in single or double precision.
+            D: Changes of them, of the same shape.
+            active: For an inequality, what :meth:`active` has found. Without it, all parts of the boundary on
+                which W lies count.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__}.tangent: expected a set that has one, got none.")
 
     @property
     def has_tangent(self) -> bool:
-        """Whether the set has :meth:`tangent`."""
+        """Whether :meth:`tangent` is known; by default if the class defines it."""
         return type(self).tangent is not InSet.tangent
+
+    def active(self, W: Tensor, G: Tensor) -> Any:
+        """Return which parts of the boundary steps along ``-G`` would cross, for a set with an inside.
+
+        A step moves within these parts. By default None: the set has no inside, and every change is made
+        tangent.
+
+        Args:
+            W: Members of the set ``(..., m, n)``.
+            G: Gradients, of the same shape.
+        """
+        return None
+
+    def as_matrices(self, W: Tensor) -> Tensor | None:
+        """Return matrices whose singular values mean something to the layer; None for slices and vectors.
+
+        By default those of the constraint.
+        """
+        return W
 
     #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
     #: is not asked whether a step left something finite.

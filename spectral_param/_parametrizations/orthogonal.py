@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from spectral_param._context import is_on_host
@@ -43,6 +45,15 @@ class Orthonormal(Parametrization):
     def shared_set(self) -> object:
         """Return the name of the set, whatever map is asked for."""
         return Orthonormal if self._is_shared() else super().shared_set()
+
+    def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
+        """Return D - W herm(WᴴD) (Edelman, Arias and Smith 1998, eq. (2.3))."""
+        return orthonormal.tangent(W, D)
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether the set is all of it: a subclass may have another one, with a tangent of its own."""
+        return self._is_shared() or type(self).tangent is not Orthonormal.tangent
 
     def _is_shared(self) -> bool:
         """Return whether the set is that of this library: a subclass may have another one."""

@@ -8,8 +8,9 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from spectral_param._held.steps import Kind, Step
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param.functional._checks import whole_number
+from spectral_param.functional._checks import check_choices, whole_number
 
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
 
@@ -42,6 +43,17 @@ def check_gates(chain: list[nn.Module], gates: int | None) -> None:
         raise ValueError(
             f"gates: expected None or 1 for {type(foreign[0]).__name__}, which does not support gates, got "
             f"{gates}. Take a constraint of this library."
+        )
+
+
+def check_step(step: Step, has_optimizer: bool) -> None:
+    if step is None:
+        return
+    check_choices(step=(step, Kind))
+    if not has_optimizer:
+        raise ValueError(
+            f"step: expected None without an optimizer, got {step!r}: a weight that is held by its map is "
+            "computed from unconstrained tensors, whose steps are the optimizer's. Pass optimizer=, too."
         )
 
 

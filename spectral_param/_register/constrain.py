@@ -17,12 +17,14 @@ from torch.nn.utils.parametrize import (
 )
 from torch.optim import Optimizer
 
-from spectral_param import _after_step
 from spectral_param._context import has_no_values
+from spectral_param._held.optimizers import checked_optimizers
+from spectral_param._held.record import release
+from spectral_param._held.steps import Step
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
 from spectral_param._progress import steps
-from spectral_param._register.arguments import Init, check_chain, check_gates, check_target
+from spectral_param._register.arguments import Init, check_chain, check_gates, check_step, check_target
 from spectral_param._register.held import check_not_held, hold
 from spectral_param._register.holders import check_kind, prepared
 from spectral_param._register.reset import let_reset_renew
@@ -41,6 +43,7 @@ def constrain(
     init: Init = None,
     gates: int | None = None,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    step: Step = None,
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
@@ -76,6 +79,13 @@ def constrain(
         optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
             in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
             and after each step of the one optimizer that has it; see below.
+        step: What a step does with a weight that is held after it. ``None``, the default: ``"tangent"`` where
+            the set has a tangent space that is known, but for LBFGS, else ``"project"``; a copy of a model
+            keeps what was asked for. ``"tangent"``: the optimizer gets the part of the gradient along the
+            set. ``"relative"``: also, the step is made along the set and turns the weight by about the
+            learning rate, in radians. ``"msign"``: also, the step is a matrix of equal singular values along
+            the set, as that of Muon. ``"project"``: the optimizer gets the gradient as it is, and its step is
+            undone as far as it leaves the set.
 
     Returns:
         The module.
@@ -86,7 +96,8 @@ def constrain(
             name twice, or pass ``optimizer``); if the tensor has no shape yet, holds kernels that are no
             matrices, or has a shape that the constraint does not take; if its module is pruned, scripted,
             computes the weight in a hook, or is an Embedding with sparse gradients or ``max_norm``; if
-            ``init`` or ``gates`` does not fit; or if the constraint raises it.
+            ``init`` or ``gates`` does not fit; if ``step`` does not fit the set or the optimizer; or if the
+            constraint raises it.
 
     The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
@@ -109,6 +120,14 @@ def constrain(
         >>> type(W).__name__, torch.allclose(W.mT @ W, torch.eye(64), atol=1e-5)
         ('Parameter', True)
 
+    **Steps along the set.** At the minimum over a set the gradient is normal to the set, not zero. An
+    optimizer that divides it entry by entry, as Adam does, turns it, and a weight that is only put back
+    (``"project"``) stops beside the minimum. The part along the set vanishes at the minimum. So before each
+    step ``p.grad`` is replaced by that part, and is that afterwards, too: call ``zero_grad``. A decay of the
+    weight that is added to the gradient and then divided has the same fault, and is refused. A relative step
+    on a sphere turns the weight by exactly arctan of the learning rate, whatever the loss is multiplied by;
+    for orthonormal columns by a bit less.
+
     The constraint holds after each step, until something else writes to the weight. Nothing of it is saved:
     call ``constrain`` again when a run is resumed. A weight that has several names in the module is one
     parameter. What trains the proof of its own constraint cannot be held in this way, and is refused. A
@@ -123,8 +142,9 @@ def constrain(
     targets = targets_of(module, tensor_name)
     check_chain(chain, init)
     check_gates(chain, gates)
+    check_step(step, optimizer is not None)
     if optimizer is not None:
-        hold(module, tensor_name, targets, chain, gates, init, _after_step.checked_optimizers(optimizer))
+        hold(module, tensor_name, targets, chain, gates, init, checked_optimizers(optimizer), step)
         return module
     for full, owner, name in targets:
         with naming(full, tensor_name):
@@ -186,7 +206,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
     """
     left = []
     for _, owner, name in targets_of(module, tensor_name):
-        if _after_step.release(module, owner, name) or not is_parametrized(owner, name):
+        if release(module, owner, name) or not is_parametrized(owner, name):
             continue
         links: Any = owner.parametrizations[name]  # type: ignore[index]
         if not any(isinstance(link, Parametrization) for link in links):

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 from torch.optim import Optimizer
 
-from spectral_param import _after_step
 from spectral_param._context import has_no_values
+from spectral_param._held import record, weights
+from spectral_param._held import steps as along
+from spectral_param._held.optimizers import optimizer_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._progress import steps
 from spectral_param._register.arguments import Init, check_target
@@ -28,9 +30,10 @@ def hold(
     gates: int | None,
     init: Init,
     optimizers: list[Optimizer],
+    step: along.Step,
 ) -> None:
     """Hold the weights of the targets after the steps of their optimizers."""
-    held: dict[Tensor, tuple[Tensor, Parametrization, Optimizer]] = {}
+    held: dict[Tensor, tuple[Tensor, Parametrization, Optimizer, along.Step, along.Kind]] = {}
     with steps("constrain", len(targets), "weight") as done:
         for full, owner, name in targets:
             with naming(full, pattern):
@@ -43,15 +46,17 @@ def hold(
                         check_kind(other, its_name, chain, gates)
                     link = prepared(chain[0], owner, name, gates)
                     assert isinstance(link, Parametrization)
-                    _after_step.check_set(link, weight)
-                    chosen = _after_step.optimizer_of(weight, optimizers)
-                    _after_step.begin(link, weight)
+                    record.check_set(link, weight)
+                    chosen = optimizer_of(weight, optimizers)
+                    weights.begin(link, weight)
+                    asked = step or record.step_of(owner, name, link)
+                    kind = along.chosen(asked, link, weight, chosen)
                     link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
-                    held[weight] = _start_held(link, weight, init), link, chosen
+                    held[weight] = _start_held(link, weight, init), link, chosen, asked, kind
             done(1)
-    for weight, (start, link, chosen) in held.items():
-        _after_step.write(weight, start)
-        _after_step.hold(names_of(module, weight), link, chosen)
+    for weight, (start, link, chosen, asked, kind) in held.items():
+        weights.write(weight, start)
+        record.hold(names_of(module, weight), link, chosen, asked, kind)
 
 
 def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
@@ -79,7 +84,7 @@ def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
 
 def check_not_held(owner: nn.Module, name: str) -> None:
     weight = owner._parameters.get(name)
-    if name in _after_step.held_by(owner) and weight is not None and _after_step.is_watched(weight):
+    if name in record.held_by(owner) and weight is not None and record.is_watched(weight):
         raise ValueError(
             f"{type(owner).__name__}: expected a weight without a constraint, got {name!r}, which an "
             "optimizer puts back after each step. Call spectral_param.remove before."
@@ -88,7 +93,7 @@ def check_not_held(owner: nn.Module, name: str) -> None:
 
 def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
     """Return the initial weight, in the set."""
-    W = _after_step.whole(weight).detach().clone()
+    W = weights.whole(weight).detach().clone()
     with torch.no_grad():
         if isinstance(init, str):
             trial = copy.deepcopy(link)
@@ -99,4 +104,4 @@ def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
             init(W)
     check_finite(W, type(link).__name__)
     link.check_start(link._split(W))
-    return _after_step.projected(link, W)
+    return weights.projected(link, W)

@@ -121,6 +121,28 @@ def near(W: Tensor, eps: float | None = None) -> Tensor:  # (..., m, n) -> (...,
     raise AssertionError("the iteration of third order did not converge")
 
 
+def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
+    """Return D - W herm(WᴴD): the part of D with W*D skew-Hermitian, for W with orthonormal columns."""
+    P = W.mH @ D
+    return D - W @ (0.5 * (P + P.mH))
+
+
+def msign(X: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
+    """Return UVᴴ of X = UΣVᴴ by products, over the singular values above √eps of the largest one.
+
+    Smaller ones, which rounding may have made, are raised to less than 1, and zero stays zero.
+    """
+    if X.shape[-2] < X.shape[-1]:
+        return msign(X.mH).mH
+    X = divided(X, power_of_two_scale(X))
+    norm = _norm_bound(X)
+    X = torch.where(norm > 0, X / norm, X)
+    eps = torch.finfo(X.dtype).eps
+    X = _raised(X, math.sqrt(eps), eps)
+    E = deviation(X)
+    return _of_third_order(X, E, E @ E)
+
+
 def _judged(X: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     """Return the deviations of matrices, and which are finite and outside by more than the limit."""
     E = deviation(X)
@@ -168,17 +190,27 @@ def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, T
     eps = torch.finfo(W.dtype).eps if eps is None else eps
     stays = (size_of(deviation(W)) <= resolution(W.shape[-1], eps)) | ~W.isfinite().flatten(-2).all(dim=-1)
     X = divided(W, power_of_two_scale(W))
-    # The root of ‖XᴴX‖ in the Frobenius norm is a bound of ‖X‖₂, and at most n^(1/4) times it.
-    norm = size_of(X.mH @ X).sqrt()[..., None, None]
+    norm = _norm_bound(X)
     own = torch.finfo(W.dtype).eps
     X = torch.where(
         norm > 0, X / norm + own * _generic(X), torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
     )
-    for rho in _scales(own * _MARGIN, own):
-        X = 1.5 * rho * X - (0.5 * rho**3) * (X @ (X.mH @ X))
+    X = _raised(X, own * _MARGIN, own)
     E = deviation(X)
     found = torch.where(stays[..., None, None], W, _of_third_order(X, E, E @ E))
     return found, size_of(deviation(found))
+
+
+def _norm_bound(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
+    """Return the root of ‖XᴴX‖ in the Frobenius norm, a bound of ‖X‖₂ and at most n^(1/4) times it."""
+    return size_of(X.mH @ X).sqrt()[..., None, None]
+
+
+def _raised(X: Tensor, least: float, eps: float) -> Tensor:
+    """Raise singular values in [least, 1] so close to 1 that the iteration of third order ends it."""
+    for rho in _scales(least, eps):
+        X = 1.5 * rho * X - (0.5 * rho**3) * (X @ (X.mH @ X))
+    return X
 
 
 # The largest ρ of Chen and Chow: σ = 1 is mapped to 0.1.

@@ -20,7 +20,7 @@ LAYERS = (
     ("_at_host", "_map"),
     ("_eigen", "_recurrence", "functional", "_sets"),
     ("_parametrizations", "init"),
-    ("_after_step",),
+    ("_held",),
     ("_model",),
     ("_register",),
     ("dynamics", "nn"),

@@ -5,8 +5,8 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "hook-lost: no hook is registered",
-        "spectral_param/_after_step.py",
-        "        optimizer.register_step_post_hook(hook)\n",
+        "spectral_param/_held/hooks.py",
+        "        optimizer.register_step_post_hook(hook.after)\n",
         "",
         "orthonormal",
     ),

@@ -1,0 +1,370 @@
+"""What an optimizer calls before and after each of its steps, once for all weights that it holds.
+
+Before the step the gradient of each weight is made tangent to its set. After it the weight is put back; where
+the step has a size of its own, the change is first made tangent and sized, for which the weight is copied
+before the step. The copies travel with the arguments of the step, which torch hands from one hook to the
+other: they are gone when the step has ended, also by an error.
+
+The hooks run on steps that changed nothing, as those that a GradScaler skips inside a fused optimizer, and
+twice for an optimizer that steps twice. That does no harm: a member keeps its bits. (The version counter of a
+parameter does not tell: fused optimizers leave it alone.)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from spectral_param._context import full_precision, is_on_host
+from spectral_param._held import steps
+from spectral_param._held.weights import joined, put_back, sharded_as, split, whole
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.bound import Bounded
+
+R = TypeVar("R")
+# Most entries of the weights that one call is about: it takes several times their memory.
+_BATCH = 2**24
+
+
+class Entry:
+    """A weight, under one of its names. Its module may be gone before it."""
+
+    def __init__(
+        self, owner: nn.Module, name: str, constraint: Parametrization, step: steps.Kind, full: str
+    ) -> None:
+        self._owner, self.name, self.constraint, self.step = weakref.ref(owner), name, constraint, step
+        self._weight, self._full = weakref.ref(owner._parameters[name]), full
+        self._said: set[str] = set()
+
+    def weight(self) -> Tensor | None:
+        """Return the parameter; None if it is gone.
+
+        Raises:
+            ValueError: If the module has another parameter in its place.
+        """
+        owner, known = self._owner(), self._weight()
+        if owner is not None and (known is None or owner._parameters.get(self.name) is not known):
+            raise ValueError(
+                f"{self._full}: expected the parameter that was constrained, got another one in its place, "
+                "as load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. "
+                "The optimizer does not train it. Construct the optimizer anew, and call "
+                "spectral_param.constrain again, with optimizer=."
+            )
+        return known
+
+    def has(self, weight: Tensor) -> bool:
+        """Return whether it is this weight."""
+        return self._weight() is weight
+
+    def gradient(self, weight: Tensor) -> Tensor | None:
+        """Return the gradient of the weight.
+
+        Raises:
+            ValueError: If it is sparse.
+        """
+        if weight.grad is not None and weight.grad.is_sparse:
+            raise ValueError(
+                f"{self._full}: expected a dense gradient, got a sparse one, whose tangent part is dense. "
+                "Build the module without sparse=True, or call spectral_param.remove and constrain again "
+                "with step='project'."
+            )
+        return weight.grad
+
+    def is_finite(self, W: Tensor) -> bool:
+        """Return whether a weight may be put back; warn once if a step left it non-finite."""
+        if bool(W.isfinite().all()):
+            return True
+        self.say(
+            "expected finite entries after a step of the optimizer, got NaN or infinity. The weight stays as "
+            "it is. Take a smaller learning rate, or clip the gradients."
+        )
+        return False
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the weight has given the bound of its constraint."""
+        return isinstance(self.constraint, Bounded) and self.constraint._is_present
+
+    @torch.no_grad()
+    def take_present(self, weight: Tensor) -> None:
+        """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
+        W = whole(weight).detach()
+        if not bool(W.isfinite().all()) or self.constraint.in_manifold(W):
+            return
+        self.constraint._renew(is_first=True)
+        self.constraint.outside(split(self.constraint, W), torch.finfo(W.dtype).eps)
+        warnings.warn(
+            f"{self._full}: expected the norm that the weight had when it was constrained, got another one, "
+            "as of a checkpoint that was loaded since. With 'present' the weight keeps the norm that it has "
+            "now. Pass a number for one that no checkpoint changes.",
+            stacklevel=2,
+        )
+
+    def say(self, what: str) -> None:
+        """Warn once."""
+        if what not in self._said:
+            self._said.add(what)
+            warnings.warn(f"{self._full}: {what}", stacklevel=2)
+
+
+class _Before(NamedTuple):
+    """A weight before a step."""
+
+    W: Tensor  # A copy of its matrices.
+    active: Any  # The parts of the boundary that the step would cross.
+    is_member: Tensor  # Which matrices were in the set.
+
+
+class _Arguments(tuple[Any, ...]):
+    """The arguments of a step, with copies of the weights that are needed after it."""
+
+    copies: dict[Entry, _Before]
+
+
+class _Weight(NamedTuple):
+    entry: Entry
+    weight: Tensor
+    whole: Tensor
+
+
+class Hook:
+    """The hooks of one optimizer."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        # Not as decorators: they import torch's compiler, which takes as long as the rest of this package.
+        self._begin: Callable[..., Any] = torch.compiler.disable(self._prepare)
+        self._end: Callable[..., Any] = torch.compiler.disable(self._put_all_back)
+
+    def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Make the gradients tangent, now or whenever the closure has computed them."""
+        return self._begin(optimizer, args, kwargs)
+
+    def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Put all weights back."""
+        self._end(optimizer, getattr(args, "copies", {}))
+
+    def _alive(self) -> list[tuple[Entry, Tensor]]:
+        weights = [entry.weight() for entry in self.entries]
+        alive = [(e, w) for e, w in zip(self.entries, weights, strict=True) if w is not None]
+        self.entries = [entry for entry, _ in alive]
+        return alive
+
+    # Before the step ----------------------------------------------------------------------------------
+
+    def _prepare(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        alive = self._alive()
+        if any(is_captured(weight) for _, weight in alive):
+            raise ValueError(
+                f"{type(optimizer).__name__}: expected a step outside of a CUDA graph, got one that is "
+                "captured. A replay runs no hooks, so the constraints would not hold. Capture the forward "
+                "and backward pass alone."
+            )
+        for entry, weight in alive:
+            if entry.is_present:
+                entry.take_present(weight)
+        if all(entry.step == "project" for entry, _ in alive):
+            return None
+        # The first argument is the optimizer.
+        carried = _Arguments(args)
+        carried.copies = {}
+        along = functools.partial(self._along_sets, optimizer, carried.copies)
+        if len(args) > 1 and args[1] is not None:
+            closure = _followed_by(args[1], along)
+            wrapped = _Arguments((args[0], closure, *args[2:]))
+            wrapped.copies = carried.copies
+            return wrapped, kwargs
+        if kwargs.get("closure") is not None:
+            return carried, {**kwargs, "closure": _followed_by(kwargs["closure"], along)}
+        along()
+        return carried, kwargs
+
+    @torch.no_grad()
+    def _along_sets(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
+        """Replace each gradient by its part along the set, and copy the weights that are needed later."""
+        gradients: dict[Entry, Tensor] = {}
+        weights = []
+        for entry, weight in self._alive():
+            if entry.step != "project" and (gradient := entry.gradient(weight)) is not None:
+                gradients[entry] = gradient
+                weights.append(_Weight(entry, weight, whole(weight).detach()))
+        of = steps.groups_of(optimizer)
+        for group in _groups(weights):
+            constraint, like = group[0].entry.constraint, group[0].whole
+            X = [split(w.entry.constraint, w.whole) for w in group]
+            G = [split(w.entry.constraint, whole(gradients[w.entry]).detach()) for w in group]
+            signs = [-1.0 if of[w.weight].get("maximize") else 1.0 for w in group]
+            found, active, is_member = _tangent(like, constraint, torch.stack(X), torch.stack(G), signs)
+            for i, w in enumerate(group):
+                T = joined(w.entry.constraint, found[i], gradients[w.entry])
+                gradients[w.entry].copy_(sharded_as(T, w.weight))
+                needs_copy = active is not None or w.entry.step != "tangent"
+                if needs_copy and w.entry not in copies:
+                    copies[w.entry] = _Before(X[i], _part(active, i), is_member[i])
+
+    # After the step -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _put_all_back(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
+        weights = []
+        for entry, weight in self._alive():
+            W = whole(weight).detach()
+            if not _is_looked_at(entry.constraint, W) or entry.is_finite(W):
+                weights.append(_Weight(entry, weight, W))
+        has_moved = False
+        for group in _groups(weights):
+            matrices = [split(w.entry.constraint, w.whole) for w in group]
+            if any(w.entry in copies for w in group):
+                matrices = _moved(group, matrices, copies, optimizer)
+            found = put_back(group[0].whole, [w.entry.constraint for w in group], matrices)
+            for w, X in zip(group, found, strict=True):
+                has_moved |= _written(w.weight, w.whole, joined(w.entry.constraint, X, w.whole))
+        if has_moved:
+            _forget_curvature(optimizer)
+
+
+def _part(active: Any, i: int) -> Any:
+    """Return what is active of the i-th of a stack of weights."""
+    return tuple(t[i] for t in active) if isinstance(active, tuple) else None if active is None else active[i]
+
+
+def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callable[[], R]:
+    """Return a closure after which the gradients are along the sets."""
+
+    @functools.wraps(closure)
+    def wrapped() -> R:
+        loss = closure()
+        along()
+        return loss
+
+    return wrapped
+
+
+def is_captured(weight: Tensor) -> bool:
+    """Return whether a CUDA graph records what happens to a weight."""
+    return weight.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
+    """Yield weights of one set, shape and step, for one call: of at most _BATCH entries, or one weight."""
+    groups: dict[Any, list[_Weight]] = defaultdict(list)
+    for w in weights:
+        one_set, shape = w.entry.constraint.shared_set(), w.entry.constraint._split(w.whole).shape
+        groups[one_set, shape, w.whole.dtype, w.whole.device, w.entry.step].append(w)
+    for group in groups.values():
+        count = max(1, _BATCH // group[0].whole.numel())
+        for start in range(0, len(group), count):
+            yield group[start : start + count]
+
+
+def _is_looked_at(constraint: Parametrization, W: Tensor) -> bool:
+    """Return whether a weight is checked: on a device only where the host computes on it in any case."""
+    return is_on_host(W) or not constraint.keeps_non_finite
+
+
+@full_precision
+def _tangent(
+    like: Tensor, constraint: Parametrization, X: Tensor, G: Tensor, signs: list[float]
+) -> tuple[Tensor, Any, Tensor]:
+    """Return gradients along the set, the active parts of its boundary, and which matrices are members.
+
+    The gradient at a matrix outside, to which something else has written, stays as it is.
+
+    Args:
+        like: A weight, in the dtype in which it is held.
+        constraint: One of those of the weights, which have one set.
+        X: Matrices ``(k, ..., m, n)`` of k weights.
+        G: Their gradients.
+        signs: -1 for a weight whose optimizer maximizes.
+    """
+    sign = torch.tensor(signs, dtype=X.real.dtype, device=X.device).reshape(-1, *[1] * (X.ndim - 1))
+    active = constraint.active(X, sign * G)
+    is_member = torch.ones(X.shape[:-2], dtype=torch.bool, device=X.device)
+    if active is None:  # What has an inside has a tangent at what is outside, too.
+        distance, resolution = constraint.outside(X, torch.finfo(like.dtype).eps)
+        is_member = distance <= resolution
+    return torch.where(is_member[..., None, None], constraint.tangent(X, G, active), G), active, is_member
+
+
+def _moved(
+    group: list[_Weight], matrices: list[Tensor], copies: dict[Entry, _Before], optimizer: Optimizer
+) -> list[Tensor]:
+    """Return where steps along the set lead, in place of the matrices that the optimizer has left."""
+    found, groups = list(matrices), steps.groups_of(optimizer)
+    known = [i for i, w in enumerate(group) if w.entry in copies]
+    before = [copies[group[i].entry] for i in known]
+    rates = [groups[group[i].weight].get("lr") for i in known]
+    X = torch.stack([matrices[i] for i in known])
+    moved, ratio = _along(X, group[0].entry, before, rates)
+    for k, i in enumerate(known):
+        found[i] = moved[k]
+        entry, weight, _ = group[i]
+        is_asked = rates[k] and weight.grad is not None and 0 < float(weight.grad.norm()) < math.inf
+        if ratio is not None and is_on_host(X) and steps.is_unknown(ratio[k]) and is_asked:
+            entry.say(steps.UNKNOWN)
+    return found
+
+
+@full_precision
+def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> tuple[Tensor, Tensor | None]:
+    """Return where steps along the set lead, and how large their tangent parts are beside the weights.
+
+    Args:
+        X: What the optimizer has left of k weights ``(k, ..., m, n)``.
+        entry: Of one of the weights, whose sets and steps are the same.
+        before: The weights before the step.
+        rates: Of each weight.
+    """
+    constraint, W, ratio = entry.constraint, torch.stack([b.W for b in before]), None
+    if before[0].active is None:
+        step = constraint.tangent(W, X - W)
+    else:  # What is active may have another shape for each weight.
+        changes = zip(W, X - W, before, strict=True)
+        step = torch.stack([constraint.tangent(w, d, b.active) for w, d, b in changes])
+    if entry.step != "tangent":
+        eta = torch.stack([torch.as_tensor(rate, dtype=X.real.dtype, device=X.device) for rate in rates])
+        step, ratio = steps.sized(entry.step, constraint, W, step, eta)
+    is_member = torch.stack([b.is_member for b in before])
+    return torch.where(is_member[..., None, None], W + step, X), ratio
+
+
+def _written(weight: Any, W: Tensor, found: Tensor) -> bool:
+    """Write a weight, or its shard, where it has moved; return whether it may have."""
+    if is_on_host(W) and torch.equal(W, found):
+        return False
+    weight.copy_(sharded_as(found, weight))  # All processes have found the same, and each takes its part.
+    return True
+
+
+def _forget_curvature(optimizer: Optimizer) -> None:
+    """Let LBFGS begin anew: differences of gradients do not fit the differences of projected weights."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+        state["n_iter"] = 0
+
+
+_HOOKS: weakref.WeakKeyDictionary[Optimizer, Hook] = weakref.WeakKeyDictionary()
+
+
+def every_hook() -> list[Hook]:
+    """Return the hooks of all optimizers."""
+    return [*_HOOKS.values()]
+
+
+def hook_of(optimizer: Optimizer) -> Hook:
+    """Return the hooks of an optimizer, which gets them once."""
+    hook = _HOOKS.get(optimizer)
+    if hook is None:
+        hook = _HOOKS[optimizer] = Hook()
+        optimizer.register_step_pre_hook(hook.before)
+        optimizer.register_step_post_hook(hook.after)
+    return hook

@@ -1,0 +1,128 @@
+"""The record of plain weights that are put back into their sets after each step of their optimizer.
+
+The record is an attribute of the module beside its parameters: it is copied and pickled with the module, and
+no ``state_dict`` has it. The optimizer gets one pair of hooks for all of its weights; copies and pickles of
+an optimizer have none.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from spectral_param._held import steps
+from spectral_param._held.hooks import Entry, every_hook, hook_of
+from spectral_param._held.weights import whole, write
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.copies import RESETS
+from spectral_param._parametrizations.tensors import readable
+
+_RECORD = "_held_constraints"
+
+
+class Held(NamedTuple):
+    """How a weight is held."""
+
+    constraint: Parametrization
+    step: steps.Step  # As it was asked for.
+
+
+def record_of(owner: nn.Module) -> dict[str, Held]:
+    """Return how a module's own parameters are held, by their names."""
+    record: dict[str, Held] = vars(owner).get(_RECORD, {})
+    return record
+
+
+def held_by(owner: nn.Module) -> dict[str, Parametrization]:
+    """Return the constraints that hold after the step, by the names of a module's own parameters."""
+    return {name: held.constraint for name, held in record_of(owner).items()}
+
+
+def step_of(owner: nn.Module, name: str, constraint: Parametrization) -> steps.Step:
+    """Return the step that was asked for with a constraint of this class, as the record has it."""
+    held = record_of(owner).get(name)
+    return held.step if held is not None and type(held.constraint) is type(constraint) else None
+
+
+def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
+    """Let a weight go, under all of its names in ``module``; return whether it was held."""
+    constraint = held_by(owner).get(name)
+    if constraint is None:
+        return False
+    for part in {owner, *module.modules()}:
+        record = record_of(part)
+        for key in [key for key, held in record.items() if held.constraint is constraint]:
+            del record[key]
+        if _RECORD in vars(part) and not record:
+            for name in (_RECORD, *_resets(part)):
+                del vars(part)[name]
+    for hook in every_hook():
+        hook.entries = [entry for entry in hook.entries if entry.constraint is not constraint]
+    return True
+
+
+class _Reset:
+    """A module's ``reset_parameters`` that starts its weights again in their sets.
+
+    It is an attribute of the module, whose class stays as it is.
+    """
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __call__(self) -> None:
+        getattr(type(self._owner), self._name)(self._owner)
+        for name, constraint in held_by(self._owner).items():
+            write(self._owner._parameters[name], constraint.sample())
+
+
+def _resets(owner: nn.Module) -> list[str]:
+    """Return which methods of a module start held weights again."""
+    return [name for name in RESETS if isinstance(vars(owner).get(name), _Reset)]
+
+
+def check_set(constraint: Parametrization, weight: Tensor) -> None:
+    """Raise for a set into which no weight can be put back, or that only a checkpoint would know."""
+    reason = constraint.refusal()
+    if reason is not None:
+        raise ValueError(f"{type(constraint).__name__}: {reason}")
+    for part in constraint.modules():
+        bound = part._bound if isinstance(part, Bounded) else ""
+        if bound and isinstance(getattr(part, bound), str) and not part.present_is_plain:
+            number = ""
+            if part is constraint:
+                trial = copy.deepcopy(constraint)
+                trial.right_inverse(nn.Parameter(whole(weight).detach().clone()))
+                number = f" {bound}={readable(getattr(trial, bound))}, what the weight has now,"
+            raise ValueError(
+                f"{bound}: expected a number with an optimizer, got 'present', which the checkpoint of a "
+                f"plain weight cannot save. Pass{number or ' a number'} and pass it again when you resume."
+            )
+
+
+def is_watched(weight: Tensor) -> bool:
+    """Return whether an optimizer puts a weight back."""
+    return any(entry.has(weight) for hook in every_hook() for entry in hook.entries)
+
+
+def hold(
+    names: list[tuple[nn.Module, str, str]],
+    constraint: Parametrization,
+    optimizer: Optimizer,
+    step: steps.Step,
+    kind: steps.Kind,
+) -> None:
+    """Hold a weight, under all of its names: the module, the name there, and the full one.
+
+    ``step`` is the one that was asked for, ``kind`` the one that is taken.
+    """
+    for owner, name, _ in names:
+        release(owner, owner, name)  # What a parameter was in whose place another one is.
+        vars(owner).setdefault(_RECORD, {})[name] = Held(constraint, step)
+        vars(owner).update({name: _Reset(owner, name) for name in RESETS if hasattr(type(owner), name)})
+    owner, name, full = names[0]
+    hook_of(optimizer).entries.append(Entry(owner, name, constraint, kind, full))

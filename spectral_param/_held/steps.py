@@ -1,0 +1,176 @@
+r"""The steps of weights that are held in a set: which to take, with which optimizers, and their sizes.
+
+Notation: W is a member of the set, D the change that the optimizer makes of it, P_W the orthogonal projection
+on the tangent space at W, and η the rate of the weight's group. What follows a step puts
+
+- ``"project"``: W + D back into the set,
+- ``"tangent"``: the same, after a step with the gradient P_W G in place of G,
+- ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, also after a step with P_W G,
+- ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
+  msign(UΣVᴴ) = UVᴴ.
+
+**Why the gradient.** At the minimum over the set the gradient is normal to it, not zero. An optimizer that
+divides it entry by entry turns it, and with ``"project"`` the weight stops where what is left is normal. The
+tangent part is zero at the minimum alone.
+
+**Parts.** A relative step is sized for the whole weight. Otherwise a row (or gate) without gradient would
+move as far as all others, by rounding. And no part turns by more than arctan η: of a thousand rows the only
+one with a gradient would turn by √1000 η.
+
+**Rounding.** D is known up to rounding errors of W. A tangent part of a few of them is no direction, so the
+weight stays: AdamW without a gradient would turn W by η, since its decay leaves rounding errors alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from spectral_param._context import HALF
+from spectral_param._held.weights import whole
+from spectral_param._matrices import decomposed
+from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import at_least_float32
+from spectral_param._sets import orthonormal, spheres
+
+Kind = Literal["project", "tangent", "relative", "msign"]
+Step = Kind | None
+
+# Optimizers that divide the gradient entry by entry, and by default add the decay to it before they do.
+_DIVIDING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")
+# Tangent parts of at most this many rounding errors of the weight count as zero.
+_ROUNDINGS = 4
+# Below this part of the weight's norm, the change in single precision is known to fewer than two digits.
+_WELL_KNOWN = 1e-6
+
+
+def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: Optimizer) -> Kind:
+    """Return the step of a weight; None takes "tangent" where the set and the optimizer have it.
+
+    Raises:
+        ValueError: If the step that is asked for does not keep the weight in its set, or stops it elsewhere
+            than at a minimum.
+    """
+    is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
+    if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
+        return "project"
+    kind: Kind = step or "tangent"
+    project = "step='project', which may stop short of the minimum"
+    asked = f"step: expected 'project' or None, got {step!r}"
+    if not constraint.has_tangent:
+        raise ValueError(
+            f"{asked} for {type(constraint).__name__}, whose set has no tangent space that is known. Leave "
+            "step out, or hold the weight by its map: leave out the optimizer."
+        )
+    if is_lbfgs:
+        raise ValueError(
+            f"{asked} for LBFGS, which evaluates the loss at weights outside of the set, where no direction "
+            "is tangent. Leave step out, or take another optimizer."
+        )
+    group = group_of(optimizer, weight)
+    decay = 0 if group.get("decoupled_weight_decay") else group.get("weight_decay", 0)
+    if isinstance(optimizer, _dividing()) and decay:
+        raise ValueError(
+            f"weight_decay: expected 0 or decoupled decay for a weight that is held, got {decay} with "
+            f"{type(optimizer).__name__}, which divides it entry by entry, so that the weight stops beside "
+            "the minimum. Take torch.optim.AdamW, decoupled_weight_decay=True where the optimizer has it, "
+            f"a group of weight_decay=0 for this weight, or {project}."
+        )
+    if kind != "tangent":
+        _check_sized(kind, constraint, weight, optimizer, group)
+    return kind
+
+
+def _check_sized(
+    kind: Kind, constraint: Parametrization, weight: Tensor, optimizer: Optimizer, group: dict[str, Any]
+) -> None:
+    """Raise where a step of the size of the rate makes no sense."""
+    asked = f"step: expected 'tangent', 'project' or None, got {kind!r}"
+    if weight.dtype in HALF:
+        raise ValueError(
+            f"{asked} for a weight in {weight.dtype}, whose steps have lost their direction by rounding. "
+            "Keep the weight in single precision, under torch.autocast for instance, or leave step out."
+        )
+    rate = group["lr"]
+    is_multiplier = isinstance(optimizer, torch.optim.Adafactor) or "d" in group
+    if rate is None or is_multiplier:
+        raise ValueError(
+            f"{asked} for {type(optimizer).__name__}, whose lr is no angle: the optimizer multiplies it by a "
+            "size of its own. Take SGD, AdamW or Muon, or leave step out."
+        )
+    X = at_least_float32(constraint._split(whole(weight).detach()))
+    if constraint.active(X, X) is not None:
+        raise ValueError(
+            f"{asked} for a set with an inside, {type(constraint).__name__} of mode 'at_most', whose weights "
+            "have no size of their own. Take mode='equal', or leave step out."
+        )
+    if kind == "msign" and constraint.as_matrices(X) is None:
+        raise ValueError(
+            f"{asked} for slices or a vector, got a weight of shape {tuple(weight.shape)}. Take 'relative', "
+            "or constrain a matrix as a whole."
+        )
+
+
+@functools.cache
+def _dividing() -> tuple[type, ...]:
+    return tuple(getattr(torch.optim, name) for name in _DIVIDING)
+
+
+def group_of(optimizer: Optimizer, weight: Tensor) -> dict[str, Any]:
+    """Return the group of parameters that has a weight."""
+    return next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
+
+
+def groups_of(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
+    """Return the group of each parameter."""
+    return {p: group for group in optimizer.param_groups for p in group["params"]}
+
+
+def sized(
+    kind: Kind, constraint: Parametrization, W: Tensor, A: Tensor, rates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return steps of the size of the rate, and how large A is beside W.
+
+    Args:
+        kind: "relative" or "msign".
+        constraint: The constraint, or one of the same set.
+        W: Members ``(k, ..., m, n)`` of k weights.
+        A: Tangent parts of the optimizer's changes.
+        rates: η of each weight ``(k)``.
+
+    Returns:
+        Steps of the shape of W, and a number for each weight, or, for "msign", for each matrix, with
+        dimensions of size 1 behind it. Where this number is rounding, the step is zero.
+    """
+    shape = W.shape if kind == "msign" else (len(W), *[1] * (W.ndim - 2), W[0].numel())
+    (U, size), (V, length) = (spheres.polar_of_values(X.reshape(shape)) for X in (A, W))
+    U, V, length = U.reshape(W.shape), V.reshape(W.shape), length[..., None, None]
+    eta = rates.reshape(-1, *[1] * (W.ndim - 1))
+    if kind == "msign":
+        matrices, of = constraint.as_matrices(U), constraint.as_matrices(V)
+        assert matrices is not None
+        assert of is not None
+        S = constraint.tangent(W, orthonormal.msign(matrices).reshape(W.shape))
+        sigma = decomposed(torch.linalg.svdvals, of)[..., 0]
+        step = eta * length * sigma[..., None, None] * S
+    else:
+        part, share = (spheres.norms(Z)[..., None, None] for Z in (U, V))
+        step = eta * length * torch.where(part > share, share / part, 1) * U
+    ratio = size[..., None, None] / length
+    return torch.where(ratio > _ROUNDINGS * torch.finfo(W.dtype).eps, step, 0), ratio
+
+
+UNKNOWN = (
+    "expected steps of the optimizer of at least 1e-6 of the weight, got smaller ones, of which rounding in "
+    "single precision has taken the direction. With SGD multiply the loss by a large number, which leaves "
+    "the size of a step as it is; else keep the weight in double precision."
+)
+
+
+def is_unknown(ratio: Tensor) -> bool:
+    """Return whether rounding in single precision has taken the direction of a step."""
+    return ratio.dtype == torch.float32 and bool((ratio < _WELL_KNOWN).any())
