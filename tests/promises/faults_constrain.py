@@ -94,4 +94,25 @@ FAULTS = (
         "if bool(X.isnan().all()):",
         "not_finite_is_refused",
     ),
+    Fault(
+        "swapped: rows of a transposed convolution are its inputs",
+        "spectral_param/_parametrizations/weight.py",
+        'is_swapped = self.transposed and self.convolutions == "entries"',
+        "is_swapped = False",
+        "entries",
+    ),
+    Fault(
+        "entries: constraints on entries are refused where patches overlap",
+        "spectral_param/_register/holders.py",
+        'elif link.convolutions == "matrix" and not acts_as_matrix:',
+        "elif not acts_as_matrix:",
+        "entries",
+    ),
+    Fault(
+        "matrix: one constraint on entries lets others act on any kernel",
+        "spectral_param/_register/holders.py",
+        "    for link in known:\n        name",
+        "    for link in known[:1]:\n        name",
+        "entries",
+    ),
 )

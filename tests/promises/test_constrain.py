@@ -455,6 +455,102 @@ def test_another_library_does_not_know_kernels() -> None:
         sp.constrain(torch.nn.Conv1d(4, 4, 1), "weight", torch.nn.Identity())
 
 
+class Rows(sp.Parametrization):
+    """Rows of sum 1."""
+
+    shapes, convolutions = "any", "entries"
+
+    def reference(self, T):
+        return T - (T.sum(dim=-1, keepdim=True) - 1) / T.shape[-1]
+
+    def outside(self, W, eps):
+        return (W.sum(dim=-1) - 1).abs().amax(dim=-1), 100 * eps
+
+    near = reference
+
+    def invert(self, W):
+        return W.clone()
+
+
+def filters(layer) -> torch.Tensor:
+    """The kernel of each output channel, as rows, written apart from the library."""
+    W = layer.weight.detach()
+    if layer.transposed:  # (groups · inputs, outputs, ...)
+        W = W.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1)
+    return W.flatten(1)
+
+
+OVERLAPPING = {
+    "Conv1d": lambda: torch.nn.Conv1d(4, 6, 3, dilation=2, padding=2),
+    "Conv2d": lambda: torch.nn.Conv2d(4, 6, 3, groups=2, padding_mode="reflect", padding=1),
+    "Conv3d": lambda: torch.nn.Conv3d(2, 3, 2),
+    "ConvTranspose1d": lambda: torch.nn.ConvTranspose1d(4, 6, 3),
+    "ConvTranspose2d": lambda: torch.nn.ConvTranspose2d(4, 6, (3, 2), stride=2, groups=2),
+}
+
+
+@pytest.mark.parametrize("with_optimizer", [False, True])
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_constraints_on_entries_take_every_kernel(name, with_optimizer) -> None:
+    layer = OVERLAPPING[name]()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    expected = Rows().project(filters(layer))
+    options = {"optimizer": optimizer} if with_optimizer else {}
+    sp.constrain(layer, "weight", Rows(), **options)
+    torch.testing.assert_close(filters(layer), expected)
+    optimizer = optimizer if with_optimizer else torch.optim.SGD(layer.parameters(), lr=0.5)
+    layer.weight.square().sum().backward()
+    optimizer.step()
+    assert not torch.allclose(filters(layer), expected)
+    torch.testing.assert_close(filters(layer).sum(dim=1), torch.ones(len(expected)))
+    assert sp.violation(layer)["weight"] == 0
+    (m, n), groups = expected.shape, layer.groups
+    shape = (m, n) if groups == 1 else (groups, m // groups, n)
+    signs = torch.full(shape, torch.nan)
+    signs[..., 0, -1] = 0
+    sp.remove(layer)
+    before = filters(layer).reshape(shape)
+    sp.constrain(layer, "weight", sp.SignPattern(signs))
+    assert torch.equal(filters(layer).reshape(shape), torch.where(signs == 0, 0, before))
+    sp.remove(layer)
+    sp.constrain(layer, "weight", sp.Stochastic(), init=torch.nn.init.ones_)
+    torch.testing.assert_close(filters(layer), torch.full((m, n), 1 / n))
+
+
+def test_an_error_about_a_kernel_says_how_to_act_on_its_entries() -> None:
+    class Own(Rows):
+        convolutions = "matrix"
+
+    conv = torch.nn.Conv2d(4, 4, 3)
+    for options in ({}, {"optimizer": torch.optim.SGD(conv.parameters(), 0.1)}):
+        for wrong in (Own(), sp.ScaledCayley(), [Rows(), Own()], torch.nn.Identity()):
+            if options and not isinstance(wrong, sp.Parametrization):
+                continue
+            with refused("Conv2d: expected .*convolutions = 'entries'"):
+                sp.constrain(conv, "weight", wrong, **options)
+    assert type(conv) is torch.nn.Conv2d
+    Own.convolutions = "entries"  # The remedy.
+    sp.constrain(conv, "weight", Own())
+    torch.testing.assert_close(filters(conv).sum(dim=1), torch.ones(4))
+    Own.convolutions = "rows"
+    with refused("Own.convolutions: expected one of matrix, entries, layer, got 'rows'"):
+        sp.constrain(torch.nn.Conv2d(4, 4, 3), "weight", Own())
+
+
+def test_a_norm_of_the_layer_after_signs_of_its_entries() -> None:
+    pattern = torch.full((4, 18), torch.nan)
+    pattern[:, ::2] = 0
+    conv = torch.nn.Conv2d(2, 4, 3)
+    sp.constrain(conv, "weight", [sp.SignPattern(pattern), sp.SpectralNorm(0.1)])
+    assert not bool(filters(conv)[:, ::2].any())
+    x = torch.randn(8, 2, 9, 9)
+    difference = conv(x) - conv(torch.zeros_like(x))
+    assert bool((difference.flatten(1).norm(dim=1) <= 0.1 * x.flatten(1).norm(dim=1)).all())
+    with refused("padding_mode"):
+        reflected = torch.nn.Conv2d(2, 4, 1, padding=1, padding_mode="reflect")
+        sp.constrain(reflected, "weight", [sp.SignPattern(torch.ones(4, 2)), sp.SpectralNorm(0.1)])
+
+
 def test_a_tensor_that_is_registered_twice() -> None:
     class Wrapper(torch.nn.Module):
         """As neuromancer's ``slim.Linear``."""

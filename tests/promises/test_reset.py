@@ -28,6 +28,7 @@ CONSTRAINTS = {
     "ScaledCayley": sp.ScaledCayley,
     "SingularValues": lambda: sp.SingularValues(margin=0.2),
     "SpectralNorm": lambda: sp.SpectralNorm(0.5, "equal"),
+    "FrobeniusNorm": lambda: sp.FrobeniusNorm(0.5, dim=0),
     "latched": lambda: sp.SpectralRadiusNorm(0.9, "latched"),
     "present": lambda: sp.SpectralRadiusNorm("present"),
 }
