@@ -209,7 +209,7 @@ class FrobeniusNorm(Measured):
         return is_on_boundary & (spheres.inner(E, G) < 0)
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return the whole weight, or each gate, as a matrix of its first axis; None for slices and vectors."""
+        """Return the weight, or each gate, as a matrix of its first axis; None for slices and vectors."""
         layout = self._layout
         assert isinstance(layout, Slices)
         rows, *others = layout.shape

@@ -88,9 +88,9 @@ class SpectralNorm(Measured):
     **Held after the step.** With ``"at_most"`` a matrix is put back to the nearest one, by a decomposition of
     the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and its kin get
     gradients without what raises singular values at the bound, which takes another decomposition. They come
-    much closer to the minimum than with ``step="project"``, but not as close as SGD. A convolution, and a weight
-    of ``"equal"``, is scaled, and may stop short of the minimum with every optimizer: of ‖W - diag(3, 2)‖² over
-    the norm 1 at diag(1, 2/3) in place of I. Their map has no such fault.
+    much closer to the minimum than with ``step="project"``, but not as close as SGD. A convolution, and a
+    weight of ``"equal"``, is scaled, and may stop short of the minimum with every optimizer: of
+    ‖W - diag(3, 2)‖² over the norm 1 at diag(1, 2/3) in place of I. Their map has no such fault.
     """
 
     shapes = "any"
@@ -184,7 +184,7 @@ class SpectralNorm(Measured):
         return Measurement(leader.bound, error * leader.bound, leader)
 
     def _moved(self, W: Tensor, leader: Norm | symbol.Leader | None = None) -> Tensor:
-        """Return matrices moved to the bound: nearest ones of ``"at_most"``, kernels and ``"equal"`` scaled."""
+        """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
         if self.mode != "at_most" or self._is_convolution():
             return super()._moved(W, leader)
         leader = leader or self._followed(W.detach().clone())

@@ -4,14 +4,14 @@ Notation: W of shape ``(..., m, n)`` has the singular values σ and the decompos
 
 **Nearest member.** In the Frobenius norm it is W with its singular values above c replaced by c (the others
 stay): |σᵢ(W) - σᵢ(X)| summed in squares is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and
-unitarily invariant norms", 1960), and here it is attained. With the eigenvectors V₁ of WᴴW at eigenvalues above
-c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Squares cost no digits there: the eigenvalues are the largest
-ones.
+unitarily invariant norms", 1960), and here it is attained. With the eigenvectors V₁ of WᴴW at eigenvalues
+above c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Squares cost no digits there: the eigenvalues are the
+largest ones.
 
 **Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D raises no norm to
-first order if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along -G crosses the
-boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes that leave these
-directions at the boundary, with U = U₁Q and V = V₁Q, is
+first order if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along -G crosses
+the boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes that leave
+these directions at the boundary, with U = U₁Q and V = V₁Q, is
 
 .. math:: D - U \operatorname{herm}(U^H D V) V^H.
 """
