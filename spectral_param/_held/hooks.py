@@ -98,10 +98,12 @@ class Entry:
     def take_present(self, weight: Tensor) -> None:
         """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
         W = whole(weight).detach()
-        if not bool(W.isfinite().all()) or self.constraint.in_manifold(W):
+        X, eps = split(self.constraint, W), torch.finfo(W.dtype).eps
+        distance, resolution = self.constraint.outside(X, eps)
+        if bool((distance <= resolution).all()) or not bool(W.isfinite().all()):
             return
         self.constraint._renew(is_first=True)
-        self.constraint.outside(split(self.constraint, W), torch.finfo(W.dtype).eps)
+        self.constraint.outside(X, eps)
         warnings.warn(
             f"{self._full}: expected the norm that the weight had when it was constrained, got another one, "
             "as of a checkpoint that was loaded since. With 'present' the weight keeps the norm that it has "
@@ -207,7 +209,8 @@ class Hook:
             for i, w in enumerate(group):
                 T = joined(w.entry.constraint, found[i], gradients[w.entry])
                 gradients[w.entry].copy_(sharded_as(T, w.weight))
-                needs_copy = active is not None or w.entry.step != "tangent"
+                moves_along = active is not None and w.entry.constraint.stays_active
+                needs_copy = moves_along or w.entry.step != "tangent"
                 if needs_copy and w.entry not in copies:
                     copies[w.entry] = _Before(X[i], _part(active, i), is_member[i])
 

@@ -49,7 +49,7 @@ _WELL_KNOWN = 1e-6
 
 
 def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: Optimizer) -> Kind:
-    """Return the step of a weight; None takes "tangent" where the set and the optimizer have it.
+    """Return the step of a weight; None takes "tangent" where the set has it and the optimizer needs it.
 
     Raises:
         ValueError: If the step that is asked for does not keep the weight in its set, or stops it elsewhere
@@ -58,6 +58,8 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: O
     is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
     if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
         return "project"
+    if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, weight):
+        return "project"  # A step along the gradient, put back to the nearest member, has the right limit.
     kind: Kind = step or "tangent"
     project = "step='project', which may stop short of the minimum"
     asked = f"step: expected 'project' or None, got {step!r}"
@@ -103,7 +105,7 @@ def _check_sized(
             "size of its own. Take SGD, AdamW or Muon, or leave step out."
         )
     X = at_least_float32(constraint._split(whole(weight).detach()))
-    if constraint.active(X, X) is not None:
+    if _has_inside(constraint, weight):
         raise ValueError(
             f"{asked} for a set with an inside, {type(constraint).__name__} of mode 'at_most', whose weights "
             "have no size of their own. Take mode='equal', or leave step out."
@@ -113,6 +115,12 @@ def _check_sized(
             f"{asked} for slices or a vector, got a weight of shape {tuple(weight.shape)}. Take 'relative', "
             "or constrain a matrix as a whole."
         )
+
+
+def _has_inside(constraint: Parametrization, weight: Tensor) -> bool:
+    """Return whether the set has an inside, where every change is along the set."""
+    X = at_least_float32(constraint._split(whole(weight).detach()))
+    return constraint.active(X, X) is not None
 
 
 @functools.cache

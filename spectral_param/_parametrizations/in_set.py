@@ -97,6 +97,10 @@ class InSet(OfWeight):
         """
         return None
 
+    #: Whether a step is kept within the active parts, too, and not only the gradient. That is right for one
+    #: smooth boundary. Where several meet, a step has to be able to leave one.
+    stays_active = True
+
     def as_matrices(self, W: Tensor) -> Tensor | None:
         """Return matrices whose singular values mean something to the layer; None for slices and vectors.
 

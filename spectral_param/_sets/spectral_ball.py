@@ -1,0 +1,86 @@
+r"""Matrices of bounded spectral norm: the nearest member, and changes along the boundary.
+
+Notation: W of shape ``(..., m, n)`` has the singular values σ and the decomposition W = UΣVᴴ; c is the bound.
+
+**Nearest member.** In the Frobenius norm it is W with its singular values above c replaced by c (the others
+stay): |σᵢ(W) - σᵢ(X)| summed in squares is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and
+unitarily invariant norms", 1960), and here it is attained. With the eigenvectors V₁ of WᴴW at eigenvalues above
+c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Squares cost no digits there: the eigenvalues are the largest
+ones.
+
+**Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D raises no norm to
+first order if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along -G crosses the
+boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes that leave these
+directions at the boundary, with U = U₁Q and V = V₁Q, is
+
+.. math:: D - U \operatorname{herm}(U^H D V) V^H.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param._matrices import decomposed
+from spectral_param._scale import divided, power_of_two_scale
+
+Faces = tuple[Tensor, Tensor]
+
+
+def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
+    """Return the nearest members; a matrix that is not finite, or whose norm is at most c, keeps its bits."""
+    if W.shape[-2] < W.shape[-1]:
+        return near(W.mT, c).mT
+    scale = power_of_two_scale(W)
+    S = divided(W, scale)
+    sigma, V = _right_vectors(S)
+    bound = (c / scale[..., 0, 0])[..., None]
+    excess = torch.where(sigma > bound, 1 - bound / sigma, 0)
+    change = (S @ (V * excess[..., None, :])) @ V.mH
+    is_finite = W.isfinite().flatten(-2).all(dim=-1)[..., None, None]
+    return torch.where(is_finite, W - change * scale, W)
+
+
+def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..., m, r), (..., n, r)
+    """Return singular vectors U₁, V₁ at the values of at least c - rounding; columns of zeros beside them."""
+    if W.shape[-2] < W.shape[-1]:
+        V, U = touching(W.mH, c, rounding)
+        return U, V
+    scale = power_of_two_scale(W)
+    S = divided(W, scale)
+    sigma, V = _right_vectors(S)
+    touches = sigma >= ((c - rounding) / scale[..., 0, 0])[..., None]
+    count = int(touches.sum(dim=-1).amax())  # The eigenvalues ascend.
+    first = V.shape[-1] - count
+    V = torch.where(touches[..., None, first:], V[..., first:], 0)
+    U = S @ V / torch.where(touches, sigma, 1)[..., None, first:]
+    return U, V
+
+
+def crossed(faces: Faces, G: Tensor) -> Faces:
+    """Return the part of the faces that a step along -G crosses."""
+    U, V = faces
+    if U.shape[-1] == 0:
+        return faces
+    values, Q = decomposed(torch.linalg.eigh, -_hermitian(U.mH @ G @ V))
+    Q = torch.where((values > 0)[..., None, :], Q, 0)
+    return U @ Q, V @ Q
+
+
+def tangent(faces: Faces, D: Tensor) -> Tensor:
+    """Return changes that leave the faces at the boundary, to first order."""
+    U, V = faces
+    return D - U @ _hermitian(U.mH @ D @ V) @ V.mH
+
+
+def _hermitian(X: Tensor) -> Tensor:
+    return 0.5 * (X + X.mH)
+
+
+def _right_vectors(S: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., n), (..., n, n)
+    """Return the singular values, ascending, and right singular vectors: precise for the largest values.
+
+    Where a matrix is not finite they mean nothing.
+    """
+    squares, V = decomposed(torch.linalg.eigh, (S.mH @ S).nan_to_num(0.0, 0.0, 0.0))
+    return squares.clamp(min=0).sqrt(), V
