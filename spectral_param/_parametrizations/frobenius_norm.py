@@ -76,7 +76,10 @@ class FrobeniusNorm(Measured):
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
       ``padding_idx`` of an embedding stays zero.
 
-    Held after the step, ``"present"`` is possible with ``"equal"``: the plain weight has the norms.
+    Held after the step, the optimizer gets the gradient along the sphere; with ``"at_most"`` only for slices
+    of norm c that a step would lengthen, and all of it for others. So every optimizer that is not refused
+    ends at an optimum of the constrained problem. ``"present"`` is possible with ``"equal"``: the plain
+    weight has the norms.
 
     The distance of a slice from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus.
     ``project`` takes the nearest weight of the set, each slice scaled.

@@ -144,6 +144,16 @@ def test_half_precision_is_right_to_its_own_rounding_and_stays(mode, dtype) -> N
         assert torch.equal(layer.weight, before)
 
 
+def test_a_large_entry_that_half_precision_rounds_does_not_move_the_others() -> None:
+    """The norm asked for is between two numbers of bfloat16; scaling would move the small entry each step."""
+    layer = nn.Linear(2, 1, dtype=torch.bfloat16)
+    W = torch.tensor([[1.0, 243 / 128 / 64]])
+    optimizer = held(layer, sp.FrobeniusNorm(1 + 0.9 / 256), init=W)
+    for _ in range(2):
+        assert torch.equal(layer.weight.float(), W)
+        step_along(layer.weight, optimizer, torch.zeros(1, 2))
+
+
 def test_at_most_leaves_what_is_inside_bit_for_bit() -> None:
     W = normal((6, 5), torch.float32, 0)
     bound = lengths(W, 0).sort().values[2:4].mean().item()
@@ -419,3 +429,22 @@ def test_gradient_descent_ends_at_the_best_member(mode) -> None:
     limit = 1e-9 if mode == "equal" else 1e-1  # Where a map scales, T grows, and the gradient shrinks.
     assert float((by_map.weight.detach() - best).abs().max()) < limit
     assert math.isclose(float(lengths(by_map.weight, 0).max()), 1.0, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["equal", "at_most"])
+def test_adam_ends_there_too_unless_its_steps_are_only_projected(mode) -> None:
+    C = normal((24, 6), torch.float64, 0)
+    most = float(lengths(C).sum())  # Of Re<C, W>.
+    short = {}
+    for step in (None, "project"):
+        layer = Holder(0.1 * normal((24, 6), torch.float64, 1))
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+        sp.constrain(layer, "weight", sp.FrobeniusNorm(1.0, mode), optimizer=optimizer, step=step)
+        for k in range(150):
+            optimizer.param_groups[0]["lr"] = 0.1 * (1 - k / 150)
+            optimizer.zero_grad()
+            (-C * layer.weight).sum().backward()
+            optimizer.step()
+        short[step] = 1 - float((C * layer.weight.detach()).sum()) / most
+    assert short[None] < 1e-6
+    assert short["project"] > 0.1
