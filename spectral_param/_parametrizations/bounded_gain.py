@@ -15,7 +15,7 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, is_trained
-from spectral_param._precision import to_double
+from spectral_param._precision import relative_rounding, to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
     block_scales,
@@ -228,7 +228,9 @@ class BoundedGain(Searched):
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
-        n, known, eps = self.states, _KNOWN + 10 * len(V) * eps, torch.finfo(dtype).eps
+        working = torch.promote_types(dtype, torch.float32)
+        known = _KNOWN + relative_rounding(len(V), eps, working)
+        n, eps = self.states, torch.finfo(dtype).eps
         rounding = 10 * len(V) * eps
         d = units(V, n)
         V = in_units(V, d)

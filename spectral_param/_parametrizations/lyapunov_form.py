@@ -17,7 +17,8 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, readable, real_entries
-from spectral_param._precision import to_double, to_like
+from spectral_param._precision import relative_rounding, to_double, to_like
+from spectral_param._scale import frobenius
 from spectral_param._sets.diagonal import inside
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
@@ -220,7 +221,7 @@ class LyapunovForm(Searched, Bounded):
         inner = (1 - room) * W
         if self.abscissa is None:
             return inner
-        shift = room * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)
+        shift = room * frobenius(W) * identity_like(W)
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -233,7 +234,8 @@ class LyapunovForm(Searched, Bounded):
         found, errors = zip(*(self._inverse(matrix, W.dtype) for matrix in matrices), strict=True)
         entries = matrices.abs().amax(dim=(-2, -1)).clamp(min=1)
         error = torch.tensor(errors, dtype=torch.float64, device="cpu")
-        error = torch.where(error <= 10 * W.shape[-1] * eps * entries, 0, error).reshape(W.shape[:-2])
+        rounding = relative_rounding(W.shape[-1], eps, W.dtype)
+        error = torch.where(error <= rounding * entries, 0, error).reshape(W.shape[:-2])
         X = torch.stack(found)
         X = X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
         return X, error.to(W.device, W.real.dtype)
@@ -340,7 +342,7 @@ class LyapunovForm(Searched, Bounded):
 
         def rooms() -> Iterator[tuple[float, Iterator[Attempt]]]:
             for room in _ROOMS:
-                shift = room * torch.linalg.matrix_norm(V) * identity_like(V)
+                shift = room * frobenius(V) * identity_like(V)
                 inner = V * (1 - room) if self.abscissa is None else V - shift
                 yield float((inner - V).abs().max()), attempts(inner)
 
@@ -433,7 +435,7 @@ class LyapunovForm(Searched, Bounded):
                 X, mu = dissipative_inverse(V, self._condition(), of_map, W.dtype, abs(bound))
                 unit = max(1.0, float(matrix.abs().max()))
                 beyond = mu / unit
-            rounding = 10 * len(matrix) * eps + 10 * precision(len(matrix))
+            rounding = relative_rounding(len(matrix), eps, W.dtype) + 10 * precision(len(matrix))
             found.append(X)
             excesses.append(beyond * unit if not beyond <= rounding else 0.0)
         X = torch.stack(found)

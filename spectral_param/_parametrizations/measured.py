@@ -13,6 +13,7 @@ from spectral_param._map import Map
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.in_set import moved
 from spectral_param._parametrizations.tensors import readable, real_entries
+from spectral_param._scale import change_and_size
 
 
 class Measurement(NamedTuple):
@@ -96,7 +97,7 @@ class Measured(Bounded):
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
         """Return which matrices differ by rounding from those that the map makes; none with NaN."""
-        change, size = (torch.linalg.vector_norm(X, dim=(-2, -1)) for X in (made - W, W))
+        change, size = change_and_size(W, made)
         return change <= self._least_change(W.dtype) * size
 
     def _least_change(self, dtype: torch.dtype) -> float:

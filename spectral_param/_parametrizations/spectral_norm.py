@@ -19,6 +19,7 @@ from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
+from spectral_param._precision import relative_rounding
 from spectral_param._scale import divided, power_of_two_scale
 
 Mode = Literal["equal", "at_most"]
@@ -166,7 +167,7 @@ class SpectralNorm(Measured):
         """Return a proven bound of the norm, and by how much it may be above."""
         # A copy: the caller may change W later, and the follower keeps what it is given.
         leader = self._followed(W.detach().clone())
-        error = 10 * max(W.shape[-2:]) * eps
+        error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             error += 2 * followed_tolerance(W.dtype)
