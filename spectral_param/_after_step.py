@@ -199,17 +199,18 @@ class _Entry:
 
     def __init__(self, owner: nn.Module, name: str, constraint: Parametrization, full: str) -> None:
         self._owner, self.name, self.constraint = weakref.ref(owner), name, constraint
-        self._weight, self._full = weakref.ref(owner._parameters[name]), full
+        # No weak reference: torch.utils.swap_tensors, by which modules may be converted, refuses those.
+        self._weight, self._full = owner._parameters[name], full
         self.has_warned = False
 
-    def weight(self) -> Tensor | None:
-        """Return the parameter; None if it is gone.
+    def weight(self) -> Tensor:
+        """Return the parameter.
 
         Raises:
             ValueError: If the module has another parameter in its place.
         """
-        owner, known = self._owner(), self._weight()
-        if owner is not None and (known is None or owner._parameters.get(self.name) is not known):
+        owner, known = self._owner(), self._weight
+        if owner is not None and owner._parameters.get(self.name) is not known:
             raise ValueError(
                 f"{self._full}: expected the parameter that was constrained, got another one in its place, "
                 "as load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. "
@@ -220,7 +221,7 @@ class _Entry:
 
     def has(self, weight: Tensor) -> bool:
         """Return whether it is this weight."""
-        return self._weight() is weight
+        return self._weight is weight
 
     def is_finite(self, W: Tensor) -> bool:
         """Return whether a weight may be put back; warn once if a step left it non-finite."""
@@ -250,11 +251,8 @@ class _Hook:
 
     @torch.no_grad()
     def _put_all_back(self, optimizer: Optimizer) -> None:
-        weights = [entry.weight() for entry in self.entries]
-        alive = [(e, w) for e, w in zip(self.entries, weights, strict=True) if w is not None]
-        self.entries = [entry for entry, _ in alive]
         groups: dict[Any, list[tuple[_Entry, Tensor, Tensor]]] = defaultdict(list)
-        for entry, weight in alive:
+        for entry, weight in [(entry, entry.weight()) for entry in self.entries]:
             W = whole(weight).detach()
             if not _is_looked_at(entry.constraint, W) or entry.is_finite(W):
                 groups[_key(entry.constraint, W)].append((entry, weight, W))

@@ -94,6 +94,9 @@ class BoundedGain(Searched):
     to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
     :meth:`certificate`.
 
+    On the bound the derivative that leads inside is zero, as that of every smooth map onto this set: training
+    reaches the bound and leaves it again, but slowly. Start with a smaller gain where that matters.
+
     The distance of a weight from the set is by how much its gain exceeds γ; ``project`` takes the weight
     with which registration starts, a little inside.
     """

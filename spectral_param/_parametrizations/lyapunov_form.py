@@ -38,6 +38,8 @@ Metric = Literal["full", "diagonal"]
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
 _ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+# By which part of what it exceeds an abscissa by a weight is moved beyond the bound.
+_INSIDE = 0.01
 
 
 class Certificate(NamedTuple):
@@ -93,7 +95,9 @@ class LyapunovForm(Searched, Bounded):
     matrices using linear dissipative Hamiltonian systems" (2017).
 
     A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
-    reach the bound and leave it again; with ``SpectralRadiusNorm(mode="at_most")`` it gets stuck there. Take
+    reach the bound and leave it again, slowly: no smooth map onto this set has a derivative there that leads
+    inside. (With ``SpectralRadiusNorm(mode="at_most")`` it gets stuck.) To train along the bound hold the
+    weight after the step, by ``SpectralRadiusNorm(r, "at_most")`` and ``optimizer=``. Take
     :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
@@ -229,6 +233,9 @@ class LyapunovForm(Searched, Bounded):
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
+        if self.abscissa is not None:
+            # On the bound Y is singular, and the derivative for it zero: the weight would not come back.
+            largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
         found, errors = zip(*(self._inverse(matrix, W.dtype) for matrix in matrices), strict=True)

@@ -46,7 +46,10 @@ class SpectralNorm(Measured):
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
         mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
             compared with a bound slightly above ‖T‖, see below. If c lies between the two, T is scaled
-            although ‖T‖ ≤ c, by no more than the two differ.) ``"equal"``: ‖W‖ = c always; of a convolution
+            although ‖T‖ ≤ c, by no more than the two differ.) While T is scaled, the loss does not depend on
+            its size: a weight of one row, whose only singular value is its length, cannot come back inside by
+            training. Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
+            ``optimizer=``. ``"equal"``: ‖W‖ = c always; of a convolution
             the bound is c, see below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
