@@ -200,7 +200,9 @@ class _Entry:
     def __init__(self, owner: nn.Module, name: str, constraint: Parametrization, full: str) -> None:
         self._owner, self.name, self.constraint = weakref.ref(owner), name, constraint
         # No weak reference: torch.utils.swap_tensors, by which modules may be converted, refuses those.
-        self._weight, self._full = owner._parameters[name], full
+        weight = owner._parameters[name]
+        assert weight is not None
+        self._weight, self._full = weight, full
         self.has_warned = False
 
     def weight(self) -> Tensor:

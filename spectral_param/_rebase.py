@@ -30,7 +30,8 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
       = 0, where the derivative of the exponential is the identity. K = 1 is Riemannian gradient descent. K =
       ∞, without any call of this function, is the static parametrization. The paper compares K = 1, 100, ∞.
     - :class:`spectral_param.ScaledCayley`: where an entry of A exceeds 1.5, D is chosen anew, as
-      registration does. As an eigenvalue of WD tends to -1, A grows without bound and the weight hardly
+      registration does; with ``negative_ones``, of as many -1s, if one with smaller entries is found. As an
+      eigenvalue of WD tends to -1, A grows without bound and the weight hardly
       moves: some orthogonal matrices are not reached without new signs.
     - :class:`spectral_param.SpectralNorm`, :class:`spectral_param.SpectralRadiusNorm` and
       :class:`spectral_param.SpectralAbscissa` with ``mode="at_most"``: the original becomes the weight. An

@@ -195,6 +195,37 @@ def test_violation_is_by_name() -> None:
         sp.violation(torch.eye(2))
 
 
+@pytest.mark.parametrize("rebased", [False, True])
+@pytest.mark.parametrize("kind", [sp.SpectralNorm, sp.SpectralRadiusNorm, sp.SpectralAbscissa])
+def test_an_original_beyond_its_bound_comes_back_by_rebase(kind, rebased) -> None:
+    """The loss does not see its size: without, the weight stays at the bound."""
+    layer = sp.constrain(torch.nn.Linear(1, 1, dtype=torch.float64), "weight", kind(1.0, "at_most"))
+    (T,) = layer.parametrizations.weight.parameters()
+    T.data.fill_(3.0)
+    optimizer = torch.optim.SGD([T], 0.1)
+    for _ in range(40):
+        before = layer.weight.detach()
+        if rebased:
+            sp.rebase(layer)
+            torch.testing.assert_close(layer.weight.detach(), before)
+        optimizer.zero_grad()
+        (layer.weight - 0.5).square().sum().backward()
+        optimizer.step()
+    assert layer.weight.item() == pytest.approx(0.5 if rebased else 1.0, abs=1e-3)
+
+
+def test_a_weight_that_is_moved_to_an_abscissa_can_leave_it() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    layer.weight.data.fill_(3.0)
+    layer = sp.constrain(layer, "weight", sp.LyapunovForm(abscissa=0.0))
+    optimizer = torch.optim.Adam(layer.parameters(), 0.03)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (layer.weight + 0.5).square().sum().backward()
+        optimizer.step()
+    assert layer.weight.item() == pytest.approx(-0.5, abs=0.01)
+
+
 def test_a_checkpoint_that_lost_its_constraints_is_noticed() -> None:
     """Weights that are held after the step load into the plain class without a word."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 4))
