@@ -16,7 +16,6 @@ from spectral_param._model import (
     num_free_parameters,
     param_groups,
     penalty,
-    rebase,
     violation,
 )
 from spectral_param._parametrizations import (
@@ -40,6 +39,7 @@ from spectral_param._parametrizations import (
     Stochastic,
 )
 from spectral_param._progress import progress
+from spectral_param._rebase import rebase
 from spectral_param._register.constrain import constrain, remove
 
 __version__ = "0.1.0"

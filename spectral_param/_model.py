@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from spectral_param._held.weights import distance, free_parameters
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
 from spectral_param._parametrizations.tensors import real_entries
+from spectral_param._register.holders import prepared
+from spectral_param._register.targets import targets_of
 from spectral_param.functional._checks import check_module
 
 
@@ -73,7 +75,7 @@ def constraints(model: nn.Module) -> dict[str, Parametrization]:
     return found
 
 
-def violation(model: nn.Module) -> dict[str, float]:
+def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None = None) -> dict[str, float]:
     r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
 
     It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
@@ -83,9 +85,12 @@ def violation(model: nn.Module) -> dict[str, float]:
 
     Args:
         model: Any model.
+        expected: ``None``, the default: the constraints that the model has. Or constraints by names of
+            tensors, or patterns of names, for a model that may have lost them: a checkpoint of weights that
+            are held after the step is that of the plain class, into which it loads without a word.
 
     Raises:
-        ValueError: If ``model`` is not a module.
+        ValueError: If ``model`` is not a module, or no tensor has a name in ``expected``.
 
     Example:
         >>> layer = torch.nn.Linear(8, 8)
@@ -97,7 +102,20 @@ def violation(model: nn.Module) -> dict[str, float]:
         >>> _ = layer.weight.data.mul_(2)
         >>> round(spectral_param.violation(layer)["weight"], 4)  # 3√8
         8.4853
+        >>> plain = torch.nn.Linear(8, 8)
+        >>> plain.load_state_dict(layer.state_dict())
+        <All keys matched successfully>
+        >>> spectral_param.constraints(plain)  # trains on without the constraint
+        {}
+        >>> round(spectral_param.violation(plain, {"weight": cayley})["weight"], 4)
+        8.4853
     """
+    if expected is not None:
+        return {
+            full: _after_step.distance(prepared(constraint, owner, name, None), getattr(owner, name))
+            for pattern, constraint in expected.items()
+            for full, owner, name in targets_of(model, pattern)
+        }
     return {
         name: distance(constraint, _weight_of(model, name)) for name, constraint in constraints(model).items()
     }
@@ -244,46 +262,3 @@ def penalty(model: nn.Module) -> Tensor:
         return torch.stack([term.to(penalties[0]) for term in penalties]).sum()
     like = next(model.parameters(), torch.empty(0, dtype=torch.float32, device="cpu"))
     return like.detach().real.new_zeros(())
-
-
-def rebase(model: nn.Module) -> None:
-    r"""Make the present weight of every :class:`spectral_param.SkewExponential` its base B.
-
-    This is dynamic trivialization (Lezcano-Casado 2019): A in W = B e^A is trained for K optimizer steps.
-    Then W becomes the new B, and A = 0, where the derivative of the exponential is the identity. K = 1 is
-    Riemannian gradient descent. K = ∞, without any call of this function, is the static parametrization. The
-    paper compares K = 1, 100 and ∞.
-
-    Call ``rebase`` between an optimizer step and the next forward pass. The weights change only by rounding.
-    The optimizer's moments are not changed, although they are directions at the old base. They differ from
-    directions at the new base by terms of the size of A and fade within a few steps (ten for a momentum of
-    0.9). The author's code keeps them, too. To drop them, remove the original from ``optimizer.state``.
-
-    Args:
-        model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
-            :class:`spectral_param.BlockTriangular` are included.
-
-    Raises:
-        ValueError: If FSDP2 shards parameters of the model: a new base would be lost with the next gathering.
-
-    Example:
-        >>> rnn = spectral_param.nn.ExpRNN(1, 16)
-        >>> optimizer = torch.optim.RMSprop(rnn.parameters(), lr=1e-3)
-        >>> for step in range(1, 11):
-        ...     loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
-        ...     optimizer.zero_grad()
-        ...     loss.backward()
-        ...     optimizer.step()
-        ...     if step % 5 == 0:
-        ...         spectral_param.rebase(rnn)
-    """
-    check_module(model, "model")
-    # Not by import: torch.distributed takes a second to load.
-    if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
-        raise ValueError(
-            "rebase: expected parameters that are not sharded, got a model of fully_shard. Call rebase "
-            "before fully_shard, or on an ordinary model into which the checkpoint was loaded."
-        )
-    for constraint, originals in constraints_of(model):
-        if isinstance(constraint, Parametrization):
-            constraint.rebase(*originals)

@@ -32,6 +32,17 @@ def to_like(X: Tensor, Y: Tensor) -> Tensor:
     return X.to(Y.device).to(Y.dtype) if on_host else X.to(Y.dtype).to(Y.device)
 
 
+def relative_rounding(n: int, eps: float, dtype: torch.dtype) -> float:
+    """Return by how much rounding may change a norm of matrices with n columns, relatively.
+
+    Products in the working precision have errors of 10·n times its eps, at most. Entries with larger errors
+    ``eps``, as those that half precision holds, change W by at most ‖W‖_F·eps/2 ≤ √n·‖W‖₂·eps/2. (10·n·eps is
+    more than 1 from n = 13 on in bfloat16, so that every weight would pass for a member.)
+    """
+    own = torch.finfo(dtype).eps
+    return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)
+
+
 def double_device(device: torch.device) -> torch.device:
     """Return where to compute in double precision for tensors on this device."""
     if device.type in _WITH or (device.type not in _WITHOUT and _has_double(device)):

@@ -9,8 +9,11 @@ import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
+from spectral_param._context import is_on_host
 from spectral_param._matrices import Array
 
+# Norms whose squares, and those of their rounding errors, are ordinary numbers in single precision.
+_ORDINARY = (2.0**-40, 2.0**40)
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
 
@@ -41,6 +44,31 @@ def of_ordinary_size(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (...
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
     return divided(T, scale), scale
+
+
+def frobenius(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
+    """Return the Frobenius norms, for entries of any size: no square overflows or vanishes."""
+    scale = power_of_two_scale(X.detach())
+    return scale * torch.linalg.vector_norm(divided(X, scale), dim=(-2, -1), keepdim=True)
+
+
+def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (...), (...)
+    """Return ‖Y - X‖ and ‖X‖ in the Frobenius norm, for comparison: both divided by one power of two.
+
+    The divisor is 1 where no square can overflow or vanish, as of most weights. Infinity is above any bound,
+    but it does not exceed infinity: undivided norms would let a weight of 1e20 stay where it is.
+    """
+    norms = _change_and_size(X, Y)
+    low, high = _ORDINARY
+    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):
+        return norms
+    scale = power_of_two_scale(X)
+    return _change_and_size(divided(X, scale), divided(Y, scale))
+
+
+def _change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    change, size = (torch.linalg.vector_norm(Z, dim=(-2, -1)) for Z in (Y - X, X))
+    return change, size
 
 
 def power_of_two(entries: Array) -> float:

@@ -189,7 +189,9 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
     """
     v, sigma = norm.pair.vector, float(norm.pair.value)
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
-    if not is_ordinary((f * sigma) ** 2):
+    length = f * sigma
+    # Not a power: of a Python number it raises where it overflows.
+    if not (is_ordinary(sigma * sigma) and is_ordinary(length * length)):
         return move, sigma, state
     if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.
         rest = torch.sub(T, before, alpha=f)

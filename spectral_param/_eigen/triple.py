@@ -92,16 +92,23 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
     The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
-    relative errors of the entries do not depend on the units of rows and columns.
+    relative errors of the entries do not depend on the units of rows and columns. Here eps is that of the
+    working precision, in which eigenvalues are computed, at most. Entries with larger errors, as those of
+    half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
     """
+    own = torch.finfo(W.dtype).eps
     floor = degenerate_threshold(W.dtype)
     # On the host and in double precision, whose range is that of the scales.
     B, d = _balance(W)
     right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
     right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))
     right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
-    condition = condition_reciprocal(right, left).clamp(min=floor)
-    tolerance = 10 * W.shape[-1] * eps * B.abs().amax(dim=(-2, -1)) / condition
+    reciprocal = condition_reciprocal(right, left)
+    tolerance = 10 * W.shape[-1] * min(eps, own) * B.abs().amax(dim=(-2, -1)) / reciprocal.clamp(min=floor)
+    if eps > own:
+        # A defective eigenvalue moves by √eps.
+        moved = (left.abs() * (B.abs() @ right.abs()[..., None])[..., 0]).sum(dim=-1)
+        tolerance = tolerance + eps * moved / reciprocal.clamp(min=eps**0.5)
     return tolerance.to(W.device, W.real.dtype)
 
 

@@ -42,17 +42,20 @@ class Entry:
         self, owner: nn.Module, name: str, constraint: Parametrization, step: steps.Kind, full: str
     ) -> None:
         self._owner, self.name, self.constraint, self.step = weakref.ref(owner), name, constraint, step
-        self._weight, self._full = weakref.ref(owner._parameters[name]), full
+        # No weak reference: torch.utils.swap_tensors, by which modules may be converted, refuses those.
+        weight = owner._parameters[name]
+        assert weight is not None
+        self._weight, self._full = weight, full
         self._said: set[str] = set()
 
-    def weight(self) -> Tensor | None:
-        """Return the parameter; None if it is gone.
+    def weight(self) -> Tensor:
+        """Return the parameter.
 
         Raises:
             ValueError: If the module has another parameter in its place.
         """
-        owner, known = self._owner(), self._weight()
-        if owner is not None and (known is None or owner._parameters.get(self.name) is not known):
+        owner, known = self._owner(), self._weight
+        if owner is not None and owner._parameters.get(self.name) is not known:
             raise ValueError(
                 f"{self._full}: expected the parameter that was constrained, got another one in its place, "
                 "as load_state_dict(assign=True), fully_shard and conversions that replace parameters leave. "
@@ -63,7 +66,7 @@ class Entry:
 
     def has(self, weight: Tensor) -> bool:
         """Return whether it is this weight."""
-        return self._weight() is weight
+        return self._weight is weight
 
     def gradient(self, weight: Tensor) -> Tensor | None:
         """Return the gradient of the weight.
@@ -155,26 +158,23 @@ class Hook:
         """Put all weights back."""
         self._end(optimizer, getattr(args, "copies", {}))
 
-    def _alive(self) -> list[tuple[Entry, Tensor]]:
-        weights = [entry.weight() for entry in self.entries]
-        alive = [(e, w) for e, w in zip(self.entries, weights, strict=True) if w is not None]
-        self.entries = [entry for entry, _ in alive]
-        return alive
+    def _held(self) -> list[tuple[Entry, Tensor]]:
+        return [(entry, entry.weight()) for entry in self.entries]
 
     # Before the step ----------------------------------------------------------------------------------
 
     def _prepare(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        alive = self._alive()
-        if any(is_captured(weight) for _, weight in alive):
+        held = self._held()
+        if any(is_captured(weight) for _, weight in held):
             raise ValueError(
                 f"{type(optimizer).__name__}: expected a step outside of a CUDA graph, got one that is "
                 "captured. A replay runs no hooks, so the constraints would not hold. Capture the forward "
                 "and backward pass alone."
             )
-        for entry, weight in alive:
+        for entry, weight in held:
             if entry.is_present:
                 entry.take_present(weight)
-        if all(entry.step == "project" for entry, _ in alive):
+        if all(entry.step == "project" for entry, _ in held):
             return None
         # The first argument is the optimizer.
         carried = _Arguments(args)
@@ -195,7 +195,7 @@ class Hook:
         """Replace each gradient by its part along the set, and copy the weights that are needed later."""
         gradients: dict[Entry, Tensor] = {}
         weights = []
-        for entry, weight in self._alive():
+        for entry, weight in self._held():
             if entry.step != "project" and (gradient := entry.gradient(weight)) is not None:
                 gradients[entry] = gradient
                 weights.append(_Weight(entry, weight, whole(weight).detach()))
@@ -219,7 +219,7 @@ class Hook:
     @torch.no_grad()
     def _put_all_back(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
         weights = []
-        for entry, weight in self._alive():
+        for entry, weight in self._held():
             W = whole(weight).detach()
             if not _is_looked_at(entry.constraint, W) or entry.is_finite(W):
                 weights.append(_Weight(entry, weight, W))

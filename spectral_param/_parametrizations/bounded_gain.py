@@ -15,7 +15,7 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, is_trained
-from spectral_param._precision import to_double
+from spectral_param._precision import relative_rounding, to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
     block_scales,
@@ -93,6 +93,9 @@ class BoundedGain(Searched):
     A weight assigned later must have the gain up to rounding, and come back to 1e-6 or to rounding, relative
     to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
     :meth:`certificate`.
+
+    On the bound the derivative that leads inside is zero, as that of every smooth map onto this set: training
+    reaches the bound and leaves it again, but slowly. Start with a smaller gain where that matters.
 
     The distance of a weight from the set is by how much its gain exceeds γ; ``project`` takes the weight
     with which registration starts, a little inside.
@@ -228,7 +231,9 @@ class BoundedGain(Searched):
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
         """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
-        n, known, eps = self.states, _KNOWN + 10 * len(V) * eps, torch.finfo(dtype).eps
+        working = torch.promote_types(dtype, torch.float32)
+        known = _KNOWN + relative_rounding(len(V), eps, working)
+        n, eps = self.states, torch.finfo(dtype).eps
         rounding = 10 * len(V) * eps
         d = units(V, n)
         V = in_units(V, d)

@@ -12,6 +12,7 @@ from spectral_param._parametrizations import stochastic
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_real, is_trained
+from spectral_param._precision import relative_rounding
 from spectral_param.functional import _doubly_stochastic as doubly
 from spectral_param.functional._checks import check_real
 
@@ -81,7 +82,8 @@ class DoublyStochastic(Parametrization):
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the largest error of the sum of a row or column, or n times what an entry lacks to ε/n."""
-        return stochastic.largest_error(W, self.floor, dims=(-1, -2)), 10 * W.shape[-1] * eps
+        rounding = relative_rounding(W.shape[-1], eps, W.dtype)
+        return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 
     def refusal(self) -> str | None:
         """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""

@@ -14,6 +14,8 @@ from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.memory import Memory
 from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
+from spectral_param._precision import relative_rounding
+from spectral_param._scale import change_and_size
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, check_matrix
 
@@ -332,16 +334,15 @@ class InSet(OfWeight):
         return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
-        return (
-            None
-            if W.ndim < self.least_dims
-            else self._memory.originals_of(self, W, atol=10 * W.shape[-1] * eps)
-        )
+        if W.ndim < self.least_dims:
+            return None
+        atol = relative_rounding(W.shape[-1], eps, at_least_float32(W).dtype)
+        return self._memory.originals_of(self, W, atol=atol)
 
 
 def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
     """Return ``near``; X where the two differ by at most 32 rounding errors, or one of half precision."""
-    move, size = (torch.linalg.vector_norm(Z, dim=(-2, -1)) for Z in (near - X, X))
+    move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
     # Not `move > ...`: where that is NaN, the matrix stays, too.

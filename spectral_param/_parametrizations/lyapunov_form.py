@@ -17,7 +17,8 @@ from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, readable, real_entries
-from spectral_param._precision import to_double, to_like
+from spectral_param._precision import relative_rounding, to_double, to_like
+from spectral_param._scale import frobenius
 from spectral_param._sets.diagonal import inside
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
@@ -37,6 +38,8 @@ Metric = Literal["full", "diagonal"]
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
 _ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+# By which part of what it exceeds an abscissa by a weight is moved beyond the bound.
+_INSIDE = 0.01
 
 
 class Certificate(NamedTuple):
@@ -92,7 +95,9 @@ class LyapunovForm(Searched, Bounded):
     matrices using linear dissipative Hamiltonian systems" (2017).
 
     A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
-    reach the bound and leave it again; with ``SpectralRadiusNorm(mode="at_most")`` it gets stuck there. Take
+    reach the bound and leave it again, slowly: no smooth map onto this set has a derivative there that leads
+    inside. (With ``SpectralRadiusNorm(mode="at_most")`` it gets stuck.) To train along the bound hold the
+    weight after the step, by ``SpectralRadiusNorm(r, "at_most")`` and ``optimizer=``. Take
     :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
@@ -220,7 +225,7 @@ class LyapunovForm(Searched, Bounded):
         inner = (1 - room) * W
         if self.abscissa is None:
             return inner
-        shift = room * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)
+        shift = room * frobenius(W) * identity_like(W)
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -228,12 +233,16 @@ class LyapunovForm(Searched, Bounded):
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
+        if self.abscissa is not None:
+            # On the bound Y is singular, and the derivative for it zero: the weight would not come back.
+            largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
         found, errors = zip(*(self._inverse(matrix, W.dtype) for matrix in matrices), strict=True)
         entries = matrices.abs().amax(dim=(-2, -1)).clamp(min=1)
         error = torch.tensor(errors, dtype=torch.float64, device="cpu")
-        error = torch.where(error <= 10 * W.shape[-1] * eps * entries, 0, error).reshape(W.shape[:-2])
+        rounding = relative_rounding(W.shape[-1], eps, W.dtype)
+        error = torch.where(error <= rounding * entries, 0, error).reshape(W.shape[:-2])
         X = torch.stack(found)
         X = X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device, W.dtype)
         return X, error.to(W.device, W.real.dtype)
@@ -340,7 +349,7 @@ class LyapunovForm(Searched, Bounded):
 
         def rooms() -> Iterator[tuple[float, Iterator[Attempt]]]:
             for room in _ROOMS:
-                shift = room * torch.linalg.matrix_norm(V) * identity_like(V)
+                shift = room * frobenius(V) * identity_like(V)
                 inner = V * (1 - room) if self.abscissa is None else V - shift
                 yield float((inner - V).abs().max()), attempts(inner)
 
@@ -433,7 +442,7 @@ class LyapunovForm(Searched, Bounded):
                 X, mu = dissipative_inverse(V, self._condition(), of_map, W.dtype, abs(bound))
                 unit = max(1.0, float(matrix.abs().max()))
                 beyond = mu / unit
-            rounding = 10 * len(matrix) * eps + 10 * precision(len(matrix))
+            rounding = relative_rounding(len(matrix), eps, W.dtype) + 10 * precision(len(matrix))
             found.append(X)
             excesses.append(beyond * unit if not beyond <= rounding else 0.0)
         X = torch.stack(found)

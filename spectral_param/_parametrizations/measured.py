@@ -12,7 +12,8 @@ from torch import Tensor
 from spectral_param._map import Map
 from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.in_set import moved
-from spectral_param._parametrizations.tensors import readable, real_entries
+from spectral_param._parametrizations.tensors import at_least_float32, readable, real_entries
+from spectral_param._scale import change_and_size
 
 
 class Measurement(NamedTuple):
@@ -96,7 +97,7 @@ class Measured(Bounded):
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
         """Return which matrices differ by rounding from those that the map makes; none with NaN."""
-        change, size = (torch.linalg.vector_norm(X, dim=(-2, -1)) for X in (made - W, W))
+        change, size = change_and_size(W, made)
         return change <= self._least_change(W.dtype) * size
 
     def _least_change(self, dtype: torch.dtype) -> float:
@@ -106,6 +107,14 @@ class Measured(Bounded):
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""
         return W.clone()
+
+    def rebase(self, T: Tensor) -> None:  # type: ignore[override]
+        """With ``"at_most"``, make the weight the original: from the bound it can come back inside."""
+        if self.mode == "at_most":
+            with torch.no_grad():
+                W = self.evaluate(at_least_float32(T)).value
+                if bool(W.isfinite().all()):
+                    T.copy_(W)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries of T; a complex entry counts as two."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spectral_param._context import is_on_host
@@ -20,8 +21,13 @@ class Orthonormal(Parametrization):
     """
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖, of which 10·n·eps may be rounding: products of members count as members."""
-        return orthonormal.outside(W)[0], 10 * W.shape[-1] * eps
+        """Return ‖WᴴW - I‖, of which 10·n·eps may be rounding: products of members count as members.
+
+        Of entries in half precision it is what their rounding may be.
+        """
+        n, own = W.shape[-1], torch.finfo(W.dtype).eps
+        rounding = 10 * n * min(eps, own) + (orthonormal.resolution(n, eps) if eps > own else 0.0)
+        return orthonormal.outside(W)[0], rounding
 
     def near(self, W: Tensor) -> Tensor:
         """Return the polar factor."""

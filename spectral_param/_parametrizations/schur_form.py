@@ -21,7 +21,8 @@ from spectral_param._parametrizations.memory import frozen
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param._parametrizations.tensors import as_real, as_tuple, at_least_float32, is_trained
-from spectral_param._precision import to_like
+from spectral_param._precision import relative_rounding, to_like
+from spectral_param._scale import frobenius, power_of_two_scale
 from spectral_param.functional._checks import (
     check_real,
     check_time,
@@ -346,8 +347,11 @@ class SchurForm(Searched):
         )
         if self.departure is None:
             return moved, excess
-        ratio = departure(moved).sqrt() / self.departure
-        outside = ratio > 1 + 10 * W.shape[-1] * eps
+        # Squares of the entries may overflow.
+        scale = power_of_two_scale(W)[..., 0].to(moved.T)
+        unit = moved._replace(T=moved.T / scale[..., None], imag=moved.imag / scale)
+        ratio = departure(unit).sqrt() * scale / self.departure
+        outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
         # Relative distance from the bound, where the map is not invertible, that rounding needs.
         room = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
@@ -364,8 +368,12 @@ class SchurForm(Searched):
         _, vectors = eigenvectors(W)
         inverse = torch.linalg.inv_ex(vectors).inverse
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
-        worst = 1 / degenerate_threshold(W.dtype)
-        tolerance: Tensor = 10 * W.shape[-1] * eps * W.abs().amax(dim=(-2, -1)) * condition.clamp(max=worst)
+        own = torch.finfo(W.dtype).eps
+        worst = 1 / max(degenerate_threshold(W.dtype), eps**0.5 if eps > own else 0.0)
+        tolerance: Tensor = 10 * W.shape[-1] * min(eps, own) * W.abs().amax(dim=(-2, -1))
+        if eps > own:
+            tolerance = tolerance + eps / 2 * frobenius(W)[..., 0, 0]
+        tolerance = tolerance * condition.clamp(max=worst)
         return to_like(tolerance[..., None], distance)
 
     def _invert_P(  # noqa: N802

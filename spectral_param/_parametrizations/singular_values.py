@@ -11,6 +11,7 @@ from spectral_param._parametrizations.householder import Householder
 from spectral_param._parametrizations.in_set import by_map_alone, moved
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
+from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import is_finite
 
 # Registration moves singular values from outside the interval to this fraction of the margin. At the edge
@@ -138,7 +139,7 @@ class SingularValues(Searched):
             raise self._has_no_inverse(f"{count} reflections on each side", remedy)
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         excess = (sigma - self.center).abs() - self.margin
-        rounding = 10 * n * eps * sigma.amax(dim=-1, keepdim=True)
+        rounding = relative_rounding(n, eps, W.dtype) * sigma.amax(dim=-1, keepdim=True)
         return U, sigma, Vh, torch.where(excess > rounding, excess, 0)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:

@@ -39,7 +39,10 @@ class SpectralAbscissa(Measured):
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
             matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
             ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` has it.
-        mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a.
+        mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a. While T
+            is shifted, the loss does not see the shift, and training alone never brings α(W) back below a.
+            Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
+            ``optimizer=``.
 
     Raises:
         ValueError: If an argument is outside its range.

@@ -20,6 +20,7 @@ from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
+from spectral_param._precision import relative_rounding
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param._sets import spectral_ball
 
@@ -47,7 +48,10 @@ class SpectralNorm(Measured):
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
         mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
             compared with a bound slightly above ‖T‖, see below. If c lies between the two, T is scaled
-            although ‖T‖ ≤ c, by no more than the two differ.) ``"equal"``: ‖W‖ = c always; of a convolution
+            although ‖T‖ ≤ c, by no more than the two differ.) While T is scaled, the loss does not depend on
+            its size: a weight of one row, whose only singular value is its length, cannot come back inside by
+            training. Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
+            ``optimizer=``. ``"equal"``: ‖W‖ = c always; of a convolution
             the bound is c, see below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
@@ -177,7 +181,7 @@ class SpectralNorm(Measured):
         """Return a proven bound of the norm, and by how much it may be above."""
         # A copy: the caller may change W later, and the follower keeps what it is given.
         leader = self._followed(W.detach().clone())
-        error = 10 * max(W.shape[-2:]) * eps
+        error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             error += 2 * followed_tolerance(W.dtype)

@@ -47,7 +47,8 @@ class SpectralRadiusNorm(Measured):
             ``"present"`` found, a tensor, and what is set later, but not the constructor's number.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
-            Use weight decay, or :class:`spectral_param.LyapunovForm`, which does not have this problem.
+            Call :func:`spectral_param.rebase` after the steps, hold the weight after them with
+            ``optimizer=``, or take :class:`spectral_param.LyapunovForm`, which comes back, if slowly.
             ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
             from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
             default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight

@@ -10,6 +10,7 @@ from torch import Tensor
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_real, is_trained
+from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
 # Logarithm of what stands for a zero: far below rounding, and within what doubly_stochastic distinguishes.
@@ -71,7 +72,7 @@ class Stochastic(Parametrization):
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the largest error of the sum of a row, or n times what an entry lacks to ε/n."""
-        return largest_error(W, self.floor, dims=(-1,)), 10 * W.shape[-1] * eps
+        return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def refusal(self) -> str | None:
         """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""

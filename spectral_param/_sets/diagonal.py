@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from spectral_param._matrices import identity_like
-from spectral_param._precision import to_double
+from spectral_param._precision import relative_rounding, to_double
+from spectral_param._scale import frobenius
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
 # By how much the norm of a search for coordinates may exceed the least one, relatively, twice.
@@ -33,7 +34,7 @@ def inside(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, 
     """
     n = X.shape[-1]
     exact = to_double(X.detach().cpu())
-    room = 10 * n * eps + _SEARCH
+    room = relative_rounding(n, eps, X.dtype) + _SEARCH
     found = []
     for W, bound in zip(exact.reshape(-1, n, n), bounds, strict=True):
         if of_norm:
@@ -41,7 +42,7 @@ def inside(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, 
             moved = W * (bound * (1 - room) / (bound + excess)) if excess > 0 else W
         else:
             V = W - bound * identity_like(W)
-            unit = room * float(torch.linalg.matrix_norm(V))
+            unit = room * float(frobenius(V))
             excess = least_abscissa(V.numpy(), condition, -unit).size
             moved = W - (excess + unit) * identity_like(W) if excess > 0 else W
         found.append(moved)

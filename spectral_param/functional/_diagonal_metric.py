@@ -56,6 +56,7 @@ from spectral_param._context import is_on_host
 from spectral_param._map import Map
 from spectral_param._matrices import Array, identity_like
 from spectral_param._precision import to_double, to_like
+from spectral_param._scale import frobenius
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._diagonal_scaling import Scaling, least_abscissa, least_norm, scaled
 from spectral_param.functional._rooms import Attempt, nearest
@@ -114,7 +115,7 @@ def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tenso
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
     d = log_coordinates(X[..., -1, :], condition)
     V = (Z - Z.mT - Y.mT @ Y) * (-2 * d).exp()[..., :, None]
-    size = torch.linalg.matrix_norm(V / _ratios(d), keepdim=True) + n**0.5 * shift
+    size = frobenius(V / _ratios(d)) + n**0.5 * shift
     return V - (eps + 4 * n * _EPS) * size * identity_like(V)
 
 
@@ -222,7 +223,7 @@ def dissipative_inverse(
     def attempt(d: Array, room: float) -> _Attempt:
         A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
         values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
-        mu, size = -float(values[0]), float(torch.linalg.matrix_norm(A))
+        mu, size = -float(values[0]), float(frobenius(A))
         shift = max(0.0, mu + room * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
         root = (vectors * (values + shift - rounding).clamp(min=0).sqrt()) @ vectors.mT

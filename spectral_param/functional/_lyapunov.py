@@ -70,7 +70,7 @@ from torch import Tensor
 from spectral_param._context import is_on_host, solve
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._scale import balanced
+from spectral_param._scale import balanced, frobenius
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
 _DOUBLINGS = 64
@@ -159,7 +159,9 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
 
 
 def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
-    return torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+    """Return the Frobenius norm; no square overflows."""
+    size = _size(X)
+    return size * torch.linalg.vector_norm(X / size, dim=(-2, -1), keepdim=True)
 
 
 def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
@@ -322,7 +324,7 @@ def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return the Cayley transform of A, which has the same quadratic forms as a matrix of discrete time."""
     identity = identity_like(A)
-    step = len(A) ** 0.5 / torch.linalg.matrix_norm(A).clamp(min=_tiny(A)) * A
+    step = len(A) ** 0.5 / frobenius(A).clamp(min=_tiny(A)) * A
     return torch.linalg.solve_ex(identity - step, identity + step).result
 
 

@@ -45,6 +45,7 @@ from spectral_param.testing._derivatives import (
 )
 from spectral_param.testing._input import check_bad_input, check_nan, check_nan_in_a_batch, check_random_state
 from spectral_param.testing._sets import (
+    check_any_size,
     check_assignment_copies,
     check_constraint_holds,
     check_large_originals,
@@ -85,6 +86,7 @@ __all__ = [
     "Shape",
     "Trial",
     "assignable",
+    "check_any_size",
     "check_assignment_copies",
     "check_autocast",
     "check_averaging",

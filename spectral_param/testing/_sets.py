@@ -137,6 +137,52 @@ def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
     }
 
 
+def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """A weight of any size has a projection, which does not depend on the size, and is put back after a step.
+
+    Sizes are 2⁻¹⁰⁰ to 2¹⁰⁰, in double precision also 2⁻⁶⁰⁰ and 2⁶⁰⁰, whose squares overflow or vanish. The
+    projection of cW is that of W for all large c, and for all small c; or it is c times that, as where the
+    set has all multiples of its members.
+    """
+    member = case.member(shape, dtype)
+    constraint, W = list_of(holder(case, member))[0], draw(shape, dtype)
+    assert isinstance(constraint, Parametrization)
+    if _projection(constraint, W) is None:  # Of entries of both signs.
+        W = W.abs()
+    found = {}
+    double = (-600, 600) if dtype in (torch.float64, torch.complex128) else ()
+    for power in (-100, -67, 67, 100, *double):
+        given, what = W * 2.0**power, f"projection of 2^{power} times a weight"
+        found[power] = P = constraint.project(given)
+        assert bool(P.isfinite().all()), f"{what}: expected finite entries, got others"
+        _assert_member(constraint, P, what)
+        assert_inside(case, P, what, max(1.0, largest_entry(P)))
+        held = _put_back(case, given)
+        if held is not None:
+            assert_inside(case, held, f"2^{power} times a weight after a step", max(1.0, largest_entry(held)))
+    for first, second in ((67, 100), (-67, -100)):
+        P, Q, size = found[first], found[second], 2.0 ** (first - second)
+        errors = [largest_entry(P - Q) / largest_entry(P), largest_entry(P - Q * size) / largest_entry(P)]
+        limit = 100 * tolerance(dtype, max(shape[-2:]))
+        assert min(errors) <= limit, f"2^{first} and 2^{second}: expected one projection, got two: {errors}"
+
+
+def _put_back(case: Case, W: Tensor) -> Tensor | None:
+    """Return what becomes of a weight in a step of an optimizer that holds it; None if none can."""
+    module = Holder(W.clone())
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    shape = tuple(W.shape)
+    try:
+        constrain(module, "weight", case.make(shape), gates=case.gates(shape), optimizer=optimizer)
+    except ValueError:
+        return None
+    with torch.no_grad():
+        module.weight.copy_(W)
+    module.weight.grad = torch.zeros_like(W)
+    optimizer.step()
+    return module.weight.detach()
+
+
 #: Weights of which no multiple may be in the set; they are members, or stay as they are.
 _WITHOUT_SIZE = ("nilpotent", "zero")
 

@@ -25,6 +25,7 @@ from spectral_param.testing._derivatives import (
 )
 from spectral_param.testing._input import check_bad_input, check_nan, check_nan_in_a_batch, check_random_state
 from spectral_param.testing._sets import (
+    check_any_size,
     check_assignment_copies,
     check_constraint_holds,
     check_large_originals,
@@ -62,6 +63,10 @@ def _with_outside(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 def _with_start(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return isinstance(case.make(shape), Parametrization)
+
+
+def _with_originals(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    return case.recovers and _with_start(case, shape, dtype)
 
 
 def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
@@ -142,6 +147,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_assignment_copies, ""),
     _check(check_projection, "dtype mode", _with_outside),
     _check(check_set, "mode once", _with_start),
+    _check(check_any_size, "dtype mode", _with_originals),
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),

@@ -4,6 +4,55 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "overflow: norms are compared that may be infinite",
+        "spectral_param/_scale.py",
+        "    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",
+        "    if is_on_host(X):\n",
+        "any_size",
+    ),
+    Fault(
+        "followed: a norm of another size is the multiple of the last one",
+        "spectral_param/_eigen/norm.py",
+        "    if not (is_ordinary(sigma * sigma) and is_ordinary(length * length)):\n",
+        "    if not is_ordinary(length * length):\n",
+        "followed",
+    ),
+    Fault(
+        "hidden: in half precision rounding errors grow with n",
+        "spectral_param/_precision.py",
+        "    return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)\n",
+        "    return 10 * n * eps\n",
+        "half",
+    ),
+    Fault(
+        "eigenvalues: of entries in half precision the tolerance is that of the working one, times eps",
+        "spectral_param/_eigen/triple.py",
+        "10 * W.shape[-1] * min(eps, own) * B",
+        "10 * W.shape[-1] * eps * B",
+        "half",
+    ),
+    Fault(
+        "lost: constraints that are expected are not looked at",
+        "spectral_param/_model.py",
+        "    if expected is not None:\n",
+        "    if expected is not None and constraints(model):\n",
+        "checkpoint",
+    ),
+    Fault(
+        "beyond: an original outside its bound stays there",
+        "spectral_param/_parametrizations/measured.py",
+        "                    T.copy_(W)\n",
+        "                    T.copy_(T)\n",
+        "rebase",
+    ),
+    Fault(
+        "flat: a weight is moved to an abscissa where the derivative is zero",
+        "spectral_param/_parametrizations/lyapunov_form.py",
+        "_INSIDE = 0.01",
+        "_INSIDE = 0.0",
+        "leave",
+    ),
+    Fault(
         "member: a projection moves a weight that is in the set",
         "spectral_param/_parametrizations/in_set.py",
         "members = torch.where(is_outside[..., None, None], near(W), W)",

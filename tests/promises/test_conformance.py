@@ -15,7 +15,12 @@ LONG = (
     "DoublyStochastic-export",
     "SchurForm-bounded-compile",
     "BoundedGain-radius-set",
-    *(f"LyapunovForm-{mode}-set" for mode in (*_MODES, "diagonal", *(f"diagonal-{m}" for m in _MODES))),
+    *(
+        f"LyapunovForm-{mode}-{check}"
+        for mode in (*_MODES, "diagonal", *(f"diagonal-{m}" for m in _MODES))
+        for check in ("set", "any_size")
+    ),
+    "BoundedGain-radius-any_size",
 )
 
 

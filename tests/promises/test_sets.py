@@ -12,6 +12,7 @@ from torch import Tensor
 
 import spectral_param as sp
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
+from tests.promises.cases import CASES
 
 
 def test_distances_in_the_units_of_the_pages() -> None:
@@ -194,6 +195,54 @@ def test_violation_is_by_name() -> None:
         sp.violation(torch.eye(2))
 
 
+@pytest.mark.parametrize("rebased", [False, True])
+@pytest.mark.parametrize("kind", [sp.SpectralNorm, sp.SpectralRadiusNorm, sp.SpectralAbscissa])
+def test_an_original_beyond_its_bound_comes_back_by_rebase(kind, rebased) -> None:
+    """The loss does not see its size: without, the weight stays at the bound."""
+    layer = sp.constrain(torch.nn.Linear(1, 1, dtype=torch.float64), "weight", kind(1.0, "at_most"))
+    (T,) = layer.parametrizations.weight.parameters()
+    T.data.fill_(3.0)
+    optimizer = torch.optim.SGD([T], 0.1)
+    for _ in range(40):
+        before = layer.weight.detach()
+        if rebased:
+            sp.rebase(layer)
+            torch.testing.assert_close(layer.weight.detach(), before)
+        optimizer.zero_grad()
+        (layer.weight - 0.5).square().sum().backward()
+        optimizer.step()
+    assert layer.weight.item() == pytest.approx(0.5 if rebased else 1.0, abs=1e-3)
+
+
+def test_a_weight_that_is_moved_to_an_abscissa_can_leave_it() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    layer.weight.data.fill_(3.0)
+    layer = sp.constrain(layer, "weight", sp.LyapunovForm(abscissa=0.0))
+    optimizer = torch.optim.Adam(layer.parameters(), 0.03)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (layer.weight + 0.5).square().sum().backward()
+        optimizer.step()
+    assert layer.weight.item() == pytest.approx(-0.5, abs=0.01)
+
+
+def test_a_checkpoint_that_lost_its_constraints_is_noticed() -> None:
+    """Weights that are held after the step load into the plain class without a word."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 4))
+    plain = copy.deepcopy(model)
+    expected = {"*.weight": sp.ScaledCayley(), "1.weight_hh_l0": sp.SpectralNorm(0.5)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for pattern, constraint in expected.items():
+        sp.constrain(model, pattern, constraint, optimizer=optimizer)
+    plain.load_state_dict(model.state_dict())
+    assert sp.violation(plain) == {}
+    assert sp.violation(plain, expected) == {"0.weight": 0.0, "1.weight_hh_l0": 0.0}
+    plain[1].weight_hh_l0.data[:4] = torch.eye(4)  # One gate.
+    assert sp.violation(plain, expected)["1.weight_hh_l0"] == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="tensor_name: expected"):
+        sp.violation(plain, {"nothing": sp.ScaledCayley()})
+
+
 def test_an_average_is_outside_and_mended() -> None:
     layer = sp.constrain(torch.nn.Linear(6, 6), "weight", sp.ScaledCayley())
     first: Tensor = torch.linalg.qr(torch.randn(6, 6)).Q
@@ -203,6 +252,68 @@ def test_an_average_is_outside_and_mended() -> None:
     assert constraint.in_manifold(constraint.project(mean))
     before = copy.deepcopy(layer.state_dict())
     assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("power", [-100, -67, 67, 100])
+@pytest.mark.parametrize("kind", [sp.SpectralRadiusNorm, sp.SpectralNorm, sp.SpectralAbscissa])
+def test_weight_and_bound_of_any_size(kind, power) -> None:
+    """A weight beyond a bound that is as small, or as large, goes to the bound."""
+    W, c = torch.randn(5, 5), 2.0**power
+    expected = kind(0.1, "at_most").project(W) * c
+    torch.testing.assert_close(kind(0.1 * c, "at_most").project(W * c), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("n", [5, 70])
+@pytest.mark.parametrize("mode", ["equal", "at_most"])
+def test_followed_norms_of_any_size(n, mode) -> None:
+    """From a weight of one size to that of another one, 2^1200 times as large."""
+    for power in (-600, 600):
+        layer = torch.nn.Linear(n, n, dtype=torch.float64)
+        layer.weight.data.mul_(2.0**power)
+        layer = sp.constrain(layer, "weight", sp.SpectralNorm(1.0, mode))
+        for sign in (1, -1):
+            with torch.no_grad():
+                layer.parametrizations.weight.original.normal_().mul_(2.0 ** (sign * power))
+            size = torch.linalg.matrix_norm(layer.weight.detach(), 2).item()
+            is_small = mode == "at_most" and sign * power < 0
+            assert size == pytest.approx(0.0 if is_small else 1.0, abs=1e-9)
+
+
+# Without the searches that take long, and without a Schur form whose eigenvalues may be ill conditioned.
+SLOW = ("BoundedGain", "LyapunovForm-", "SchurForm-abscissa")
+HALF = [
+    case
+    for case in CASES
+    if torch.float32 in case.dtypes and case.recovers and case.outside and not case.name.startswith(SLOW)
+]
+
+
+@pytest.mark.parametrize("case", HALF, ids=lambda case: case.name)
+def test_half_precision_does_not_hide_what_is_outside(case) -> None:
+    """Rounding errors of 24 columns are no excuse for a weight that is twice as large as it may be."""
+    W = case.outside((24, 24), torch.float32)
+    W = (W if "tochastic" in case.name else 3 * W).bfloat16()
+    constraint = case.make((24, 24))
+    before = constraint.distance(W.float()).item()
+    assert constraint.distance(W).item() == pytest.approx(before, rel=1e-2)
+    P = constraint.project(W)
+    assert constraint.distance(P).item() == 0
+    assert torch.equal(constraint.project(P), P)
+    assert constraint.distance(P.float()).item() < 0.5 * before
+
+
+@pytest.mark.parametrize("n", [8, 24])
+def test_half_precision_is_put_back_inside_a_diagonal_metric(n) -> None:
+    layer = torch.nn.Linear(n, n, dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    W = 3 * torch.randn(n, n).bfloat16()
+    sp.constrain(layer, "weight", sp.LyapunovForm(0.9, metric="diagonal"), optimizer=optimizer)
+    layer.weight.data.copy_(W)
+    layer.weight.grad = torch.zeros_like(W)
+    optimizer.step()
+    X = layer.weight.detach().double()
+    assert torch.linalg.eigvals(X).abs().max() < 0.9
+    torch.testing.assert_close(X / X.norm(), W.double() / W.double().norm(), atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -11,10 +11,17 @@ FAULTS = (
         "one_hook",
     ),
     Fault(
+        "swapped: a weight that is held cannot be converted by swapping",
+        "spectral_param/_held/hooks.py",
+        "        self._weight, self._full = weight, full\n",
+        "        self._weight, self._full = weight, full\n        self._known = weakref.ref(weight)\n",
+        "swapped",
+    ),
+    Fault(
         "replaced: another parameter in its place is not noticed",
         "spectral_param/_held/hooks.py",
-        "owner._parameters.get(self.name) is not known)",
-        "False)",
+        "owner._parameters.get(self.name) is not known:",
+        "False:",
         "replaced",
     ),
     Fault(

@@ -31,6 +31,38 @@ def test_a_tied_weight_is_one_parameter() -> None:
     assert defect(model[0].weight) > 100
 
 
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        sp.ScaledCayley(),
+        sp.SpectralNorm(0.5),
+        sp.SpectralRadiusNorm(0.5),
+        sp.SpectralAbscissa(-0.1),
+        sp.SingularValues(0.1),
+        sp.SignPattern(torch.ones(6, 6)),
+        sp.LyapunovForm(0.9, metric="diagonal"),
+        sp.BlockTriangular([(3, sp.ScaledCayley()), (3, None)]),
+    ],
+    ids=lambda constraint: type(constraint).__name__,
+)
+def test_a_module_whose_parameters_are_swapped_is_converted(constraint) -> None:
+    layer = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    sp.constrain(layer, "weight", constraint, optimizer=optimizer)
+    steps(layer, optimizer)
+    optimizer.zero_grad()
+    weight = layer.weight
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        layer.double()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert layer.weight is weight
+    weight.grad = torch.randn(6, 6, dtype=torch.float64)
+    optimizer.step()
+    assert sp.violation(layer) == {"weight": 0.0}
+
+
 def test_remove_lets_a_weight_go_and_keeps_the_others() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)

@@ -236,3 +236,78 @@ def test_memory_of_a_tall_weight_is_in_proportion_to_its_size() -> None:
 def test_the_minus_ones_of_the_papers_start_stand_at_the_end() -> None:
     module = sp.constrain(Holder(torch.eye(7)), "weight", sp.ScaledCayley(negative_ones=2), init="paper")
     assert module.parametrizations.weight[0].signs.tolist() == [1] * 5 + [-1] * 2
+
+
+def fitted(module, target, steps=300, rebase=None):
+    """Train the weight to a target by Adam, with or without new signs."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
+    if rebase == "itself":
+        sp.rebase(module, optimizer)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (module.weight - target).square().sum().backward()
+        optimizer.step()
+        if rebase == "steps":
+            sp.rebase(module)
+    return (module.weight - target).norm().item()
+
+
+@pytest.mark.parametrize("rebase", ["itself", "steps"])
+def test_new_signs_reach_what_lies_at_minus_one(rebase) -> None:
+    target = torch.diag(torch.tensor([-1.0, -1.0, 1.0]))
+    start = torch.linalg.matrix_exp(0.01 * torch.tensor([[0.0, -1, 1], [1, 0, 1], [-1, -1, 0]]))
+    assert fitted(constrained(start), target) > 0.5  # Why there is rebase.
+    assert fitted(constrained(start), target, rebase=rebase) < 0.02
+
+
+def test_new_signs_reach_every_target_of_the_same_determinant() -> None:
+    """40 of 40, as one batch, whose matrices get new signs each by itself."""
+    start, target = (torch.linalg.qr(torch.randn(40, 5, 5)).Q for _ in range(2))
+    for W in (start, target):
+        W[..., 0] *= torch.linalg.det(W).sign()[:, None]
+    module = Holder(start)
+    sp.constrain(module, "weight", sp.ScaledCayley(), gates=1)
+    fitted(module, target, 700, "itself")
+    assert (module.weight - target).norm(dim=(-2, -1)).max() < 0.01
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (2, 4, 4), (16, 4), (7, 4), (4, 7)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_new_signs_change_no_weight(shape, dtype) -> None:
+    module = Holder(torch.randn(shape, dtype=dtype))
+    module = sp.constrain(module, "weight", sp.ScaledCayley(), gates=4 if shape == (16, 4) else 1)
+    T, *_ = module.parameters()
+    before = [p.detach().clone() for p in module.parameters()]
+    if shape == (5, 5) and dtype == torch.float64:
+        sp.rebase(module)
+        assert torch.equal(T, before[0])  # Nothing has outgrown.
+    T.data.mul_(100)
+    W = module.weight.detach()
+    sp.rebase(module)
+    torch.testing.assert_close(module.weight.detach(), W, atol=1e-11, rtol=0)
+    assert T.abs().max() < 0.5 * 100 * before[0].abs().max()
+    if not dtype.is_complex and shape[-2] == shape[-1]:
+        assert T.abs().max() <= 1 + 1e-9
+
+
+def test_new_signs_leave_chains_and_lost_weights_alone() -> None:
+    """The originals of a constraint after another one are its results, which nobody keeps."""
+    layer = torch.nn.Linear(4, 4)
+    sp.constrain(layer, "weight", [sp.SpectralNorm(9.0), sp.ScaledCayley()])
+    layer.parametrizations.weight.original.data.mul_(100)
+    before = layer.weight.detach()
+    sp.rebase(layer)
+    assert torch.equal(layer.weight, before)
+    lost = constrained(torch.eye(3))
+    next(lost.parameters()).data.fill_(math.nan)
+    sp.rebase(lost)
+    assert lost.weight.isnan().all()
+
+
+def test_an_optimizer_without_the_weight_is_refused() -> None:
+    layer = constrained(torch.eye(3))
+    other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1)
+    with pytest.raises(ValueError, match="optimizer: expected"):
+        sp.rebase(layer, other)
+    with pytest.raises(ValueError, match="optimizer: expected"):
+        sp.rebase(layer, torch.nn.Linear(2, 2))

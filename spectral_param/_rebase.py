@@ -1,0 +1,136 @@
+"""New bases of the maps of a model, once or after the steps of an optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim import Optimizer
+
+from spectral_param import _after_step
+from spectral_param._model import constraints_of, originals_of
+from spectral_param._parametrizations import Parametrization
+from spectral_param._parametrizations.scaled_cayley import ScaledCayley
+from spectral_param.functional._checks import check_module
+
+# The originals are looked at after one of so many steps. A step of Adam changes an entry by the learning
+# rate: from 1, where new signs leave it, to the limit it takes many.
+_STEPS = 10
+
+
+def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
+    r"""Let the originals of a model count from its present weights, which change only by rounding.
+
+    - :class:`spectral_param.SkewExponential`: the weight becomes the base B. This is dynamic trivialization
+      (Lezcano-Casado 2019): A in W = B e^A is trained for K optimizer steps. Then W becomes the new B, and A
+      = 0, where the derivative of the exponential is the identity. K = 1 is Riemannian gradient descent. K =
+      ∞, without any call of this function, is the static parametrization. The paper compares K = 1, 100, ∞.
+    - :class:`spectral_param.ScaledCayley`: where an entry of A exceeds 1.5, D is chosen anew, as
+      registration does; with ``negative_ones``, of as many -1s, if one with smaller entries is found. As an
+      eigenvalue of WD tends to -1, A grows without bound and the weight hardly
+      moves: some orthogonal matrices are not reached without new signs.
+    - :class:`spectral_param.SpectralNorm`, :class:`spectral_param.SpectralRadiusNorm` and
+      :class:`spectral_param.SpectralAbscissa` with ``mode="at_most"``: the original becomes the weight. An
+      original beyond the bound is scaled (shifted) in each read, and the loss does not see its size. From the
+      bound it can come back inside.
+
+    Call ``rebase`` between an optimizer step and the next forward pass. The optimizer's moments are not
+    changed, although they are directions at the old base. They differ from directions at the new base by
+    terms of the size of A and fade within a few steps (ten for a momentum of 0.9). The author's code keeps
+    them, too. To drop them, remove the original from ``optimizer.state``. A running average of originals
+    (EMA) has to begin again.
+
+    Args:
+        model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
+            :class:`spectral_param.BlockTriangular` are included; those after another parametrization, whose
+            originals are its results, are left alone.
+        optimizer: ``None``, the default: once, now. An optimizer: ``ScaledCayley`` alone, by itself: after
+            every tenth step of the optimizer those of its weights whose A exceeds 1.5 get a new D. A copy and
+            an unpickled optimizer do not.
+
+    Raises:
+        ValueError: If FSDP2 shards parameters of the model: a new base would be lost with the next gathering.
+            If the optimizer has no original of a ``ScaledCayley`` of the model.
+
+    Example:
+        >>> rnn = spectral_param.nn.ExpRNN(1, 16)
+        >>> optimizer = torch.optim.RMSprop(rnn.parameters(), lr=1e-3)
+        >>> for step in range(1, 11):
+        ...     loss = rnn(torch.randn(20, 4, 1))[0].square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     if step % 5 == 0:
+        ...         spectral_param.rebase(rnn)
+        >>> layer = spectral_param.constrain(torch.nn.Linear(8, 8), "weight", spectral_param.ScaledCayley())
+        >>> optimizer = torch.optim.Adam(layer.parameters())
+        >>> spectral_param.rebase(layer, optimizer)  # from now on, where it is time
+    """
+    check_module(model, "model")
+    # Not by import: torch.distributed takes a second to load.
+    if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
+        raise ValueError(
+            "rebase: expected parameters that are not sharded, got a model of fully_shard. Call rebase "
+            "before fully_shard, or on an ordinary model into which the checkpoint was loaded."
+        )
+    if optimizer is None:
+        for constraint, originals in _of_parameters(model):
+            constraint.rebase(*originals)
+        return
+    (chosen,) = _after_step.checked_optimizers([optimizer])
+    trained = {id(p) for group in chosen.param_groups for p in group["params"]}
+    lists = [
+        module
+        for module in model.modules()
+        if isinstance(module, ParametrizationList) and any(id(T) in trained for _, T in _cayley(module))
+    ]
+    if not lists:
+        raise ValueError(
+            f"optimizer: expected one that trains a weight of ScaledCayley, got {type(chosen).__name__} "
+            "without any. Constrain the model, construct the optimizer from model.parameters(), then call "
+            "rebase."
+        )
+    chosen.register_step_post_hook(_Hook(lists))
+
+
+def _of_parameters(model: nn.Module) -> Iterator[tuple[Parametrization, tuple[Tensor, ...]]]:
+    """Yield constraints whose originals are parameters or buffers, not results of another parametrization."""
+    lists = [module for module in model.modules() if isinstance(module, ParametrizationList)]
+    own = {id(t) for weight in lists for t in originals_of(weight)}
+    for constraint, originals in constraints_of(model):
+        if isinstance(constraint, Parametrization) and all(id(t) in own for t in originals):
+            yield constraint, originals
+
+
+def _cayley(weight: ParametrizationList) -> Iterator[tuple[ScaledCayley, Tensor]]:
+    for constraint, (T, *_) in _of_parameters(weight):
+        if isinstance(constraint, ScaledCayley):
+            yield constraint, T
+
+
+class _Hook:
+    """What an optimizer calls after each of its steps. The weights may be gone before it."""
+
+    def __init__(self, weights: list[ParametrizationList]) -> None:
+        self._weights = [weakref.ref(weight) for weight in weights]
+        self._steps = 0
+        # Not as a decorator: it imports torch's compiler, which takes as long as the rest of this package.
+        self._eager: Callable[[Optimizer], None] = torch.compiler.disable(self._rebase)
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._steps += 1
+        if self._steps % _STEPS == 0:
+            self._eager(optimizer)
+
+    def _rebase(self, optimizer: Optimizer) -> None:
+        has_moved = False
+        for weight in filter(None, (known() for known in self._weights)):
+            for constraint, originals in _of_parameters(weight):
+                if isinstance(constraint, ScaledCayley):
+                    has_moved |= constraint.choose_again(*originals)
+        if has_moved:
+            _after_step._forget_curvature(optimizer)
