@@ -112,7 +112,7 @@ def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None =
     """
     if expected is not None:
         return {
-            full: _after_step.distance(prepared(constraint, owner, name, None), getattr(owner, name))
+            full: distance(prepared(constraint, owner, name, None), getattr(owner, name))
             for pattern, constraint in expected.items()
             for full, owner, name in targets_of(model, pattern)
         }

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
-from spectral_param import _after_step
+from spectral_param._held.hooks import forget_curvature
+from spectral_param._held.optimizers import checked_optimizers
 from spectral_param._model import constraints_of, originals_of
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.scaled_cayley import ScaledCayley
@@ -81,7 +82,7 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
         for constraint, originals in _of_parameters(model):
             constraint.rebase(*originals)
         return
-    (chosen,) = _after_step.checked_optimizers([optimizer])
+    (chosen,) = checked_optimizers([optimizer])
     trained = {id(p) for group in chosen.param_groups for p in group["params"]}
     lists = [
         module
@@ -133,4 +134,4 @@ class _Hook:
                 if isinstance(constraint, ScaledCayley):
                     has_moved |= constraint.choose_again(*originals)
         if has_moved:
-            _after_step._forget_curvature(optimizer)
+            forget_curvature(optimizer)

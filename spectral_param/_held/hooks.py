@@ -232,7 +232,7 @@ class Hook:
             for w, X in zip(group, found, strict=True):
                 has_moved |= _written(w.weight, w.whole, joined(w.entry.constraint, X, w.whole))
         if has_moved:
-            _forget_curvature(optimizer)
+            forget_curvature(optimizer)
 
 
 def _part(active: Any, i: int) -> Any:
@@ -348,7 +348,7 @@ def _written(weight: Any, W: Tensor, found: Tensor) -> bool:
     return True
 
 
-def _forget_curvature(optimizer: Optimizer) -> None:
+def forget_curvature(optimizer: Optimizer) -> None:
     """Let LBFGS begin anew: differences of gradients do not fit the differences of projected weights."""
     if isinstance(optimizer, torch.optim.LBFGS):
         state = optimizer.state[optimizer.param_groups[0]["params"][0]]
