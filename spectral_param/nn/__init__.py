@@ -1,5 +1,6 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
+from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
@@ -28,6 +29,7 @@ __all__ = [
     "NNRNN",
     "ORNN",
     "URNN",
+    "Adapters",
     "BlockRNN",
     "BlockRNNCell",
     "ContractingGRU",
@@ -44,4 +46,5 @@ __all__ = [
     "SpectralRNN",
     "StateSpace",
     "StateSpaceCell",
+    "adapt",
 ]
