@@ -1,5 +1,8 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses
 from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
@@ -48,3 +51,6 @@ __all__ = [
     "StateSpaceCell",
     "adapt",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)
