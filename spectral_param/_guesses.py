@@ -5,7 +5,6 @@ Each advice names what to use between backticks; a test evaluates that.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -274,9 +273,10 @@ def answers(module: str) -> Callable[[str], Any]:
     def answer(name: str) -> Any:
         guess = _ADVICE.get((module.partition(".")[2], name))
         text = f"module {module!r} has no attribute {name!r}"
-        if guess is None:  # As Python says it, which then looks for a name that is spelled alike.
-            raise AttributeError(text, name=name, obj=sys.modules[module])
+        if guess is None:
+            raise AttributeError(text)
         origin = f", a name of {guess.of}" if guess.of else ""
+        # Given a name alone, Python does not add one that is spelled alike.
         raise AttributeError(f"{text}{origin}. {guess.advice}", name=name)
 
     return answer

@@ -11,10 +11,10 @@ FAULTS = (
         "answered_with",
     ),
     Fault(
-        "slip: Python does not look for a name that is spelled alike",
+        "slip: a guess is answered with a name that is spelled alike, too",
         "spectral_param/_guesses.py",
-        "AttributeError(text, name=name, obj=sys.modules[module])",
-        "AttributeError(text)",
+        '{guess.advice}", name=name)',
+        '{guess.advice}")',
         "spelled_alike",
     ),
     Fault(
