@@ -8,7 +8,9 @@
 1.0
 """
 
-from spectral_param import analysis, dynamics, errors, functional, init, nn, testing
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses, analysis, dynamics, errors, functional, init, nn, testing
 from spectral_param._eigen.solver import Solver
 from spectral_param._map import Map
 from spectral_param._model import (
@@ -82,3 +84,6 @@ __all__ = [
     "testing",
     "violation",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)

@@ -7,13 +7,14 @@ constraint is registered.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor, nn
 
+from spectral_param import _guesses
 from spectral_param._eigen import sparse
 from spectral_param._matrices import Array
 from spectral_param._precision import to_double, to_like
@@ -34,6 +35,9 @@ from spectral_param.functional._sparse_weights import check_sparse, is_sparse, s
 from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "contracting_", "disc_", "echo_state_", "henaff_", "spectral_radius_"]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)
 
 Weight = TypeVar("Weight")  # a tensor, an array or a scipy sparse matrix
 

@@ -18,7 +18,7 @@ RESETS = ("reset_parameters", "_reset_parameters")
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
-    _give_classes_of_their_own(memo)
+    give_classes_of_their_own(memo)
     # torch.nn.RNN keeps the weight that it read last in a list, and deepcopy refuses a tensor with a graph.
     # Parametrizations are copied before that list, so the memo can be given a copy of such a weight's values
     # here. The next forward pass replaces the copy.
@@ -49,7 +49,7 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
     vars(module).clear()
 
 
-def _give_classes_of_their_own(memo: dict[int, Any]) -> None:
+def give_classes_of_their_own(memo: dict[int, Any]) -> None:
     """Give the parametrized modules that deepcopy is creating a class of their own.
 
     PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy

@@ -23,6 +23,7 @@ from spectral_param._held.record import release
 from spectral_param._held.steps import Step
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
+from spectral_param._parametrizations.rotation import Rotation
 from spectral_param._progress import steps
 from spectral_param._register.arguments import Init, check_chain, check_gates, check_step, check_target
 from spectral_param._register.held import check_not_held, hold
@@ -33,6 +34,8 @@ from spectral_param._register.targets import check_one_name, naming, targets_of
 
 M = TypeVar("M", bound=nn.Module)
 _TORCHS_OWN = ("_Orthogonal", "_SpectralNorm")
+# Marks constraints of other libraries that constrain has registered, so that remove finds them.
+_REGISTERED = "_registered_by_constrain"
 
 
 def constrain(
@@ -181,7 +184,8 @@ def remove(module: M, tensor_name: str = "*") -> M:
     It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
     longer needs this library: it can be scripted, exported, or loaded where the library is not installed. An
     optimizer has to be made anew, because the parameters are new; but not for a weight that is held after the
-    step, which is let go.
+    step, which is let go. What :func:`constrain` has registered of another library is removed, too, and
+    adapters of :func:`spectral_param.nn.adapt` are merged.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
@@ -202,29 +206,42 @@ def remove(module: M, tensor_name: str = "*") -> M:
         ValueError: If ``module`` is not a module, or no tensor has this name.
 
     Warns:
-        UserWarning: If tensors that match have parametrizations, but none of this library. These stay.
+        UserWarning: If tensors that match have parametrizations that this library has not registered. These
+            stay.
     """
     left = []
     for _, owner, name in targets_of(module, tensor_name):
         if release(module, owner, name) or not is_parametrized(owner, name):
             continue
         links: Any = owner.parametrizations[name]  # type: ignore[index]
-        if not any(isinstance(link, Parametrization) for link in links):
+        if not any(map(_is_registered_here, links)):
             left.append(
                 f"{name} of {type(owner).__name__} ({', '.join(type(link).__name__ for link in links)})"
             )
             continue
-        remove_parametrizations(owner, name)
-        plain = getattr(owner, name)
-        # Not what a read returned, whose memory is copied at the first write.
-        plain.data = plain.data.clone(memory_format=torch.contiguous_format)
+        make_plain(owner, name)
     if left:
         warnings.warn(
-            f"remove: left {'; '.join(left)}, which no constraint of this library acts on. To remove these, "
-            "too, call torch.nn.utils.parametrize.remove_parametrizations.",
+            f"remove: left {'; '.join(left)}, which this library has not registered. To remove these, too, "
+            "call torch.nn.utils.parametrize.remove_parametrizations.",
             stacklevel=2,
         )
     return module
+
+
+def make_plain(owner: nn.Module, name: str) -> None:
+    """Put a plain parameter or buffer in the place of a parametrized tensor, with the value that it has."""
+    for link in owner.parametrizations[name]:  # type: ignore[index]
+        if isinstance(link, Rotation):
+            link.is_merging = True
+    remove_parametrizations(owner, name)
+    plain = getattr(owner, name)
+    # Not what a read returned, whose memory is copied at the first write.
+    plain.data = plain.data.clone(memory_format=torch.contiguous_format)
+
+
+def _is_registered_here(link: nn.Module) -> bool:
+    return isinstance(link, (Parametrization, Rotation)) or _REGISTERED in vars(link)
 
 
 def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -> None:
@@ -254,6 +271,9 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)
+    for link in links:
+        if not isinstance(link, Parametrization):
+            vars(link)[_REGISTERED] = True
     let_reset_renew(owner)
 
 

@@ -5,6 +5,9 @@ draw the results of the others. They need matplotlib (the extra ``plot``) and ra
 it. Wrong input raises a :class:`ValueError`, which says what to pass.
 """
 
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses
 from spectral_param.analysis._certified_radius import certified_radius
 from spectral_param.analysis._contraction import contraction
 from spectral_param.analysis._displacement import displacement
@@ -93,3 +96,6 @@ __all__ = [
     "subdiagonal_magnitudes",
     "transient_growth",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)

@@ -1,5 +1,8 @@
 """Stable linear dynamics fitted to data, in discrete and continuous time."""
 
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses
 from spectral_param.dynamics._estimator import StableLinearModel
 from spectral_param.dynamics._forecast.descent import ForecastFit
 from spectral_param.dynamics._forecast.fit import fit_forecast
@@ -20,3 +23,6 @@ __all__ = [
     "fit_forecast",
     "fit_stable",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)

@@ -4,6 +4,9 @@ A derivation stands above its code, or on the page of the documentation that the
 take numpy arrays, too; anything else raises a :class:`ValueError`, which says what to pass.
 """
 
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses
 from spectral_param._recurrence.activation import modrelu
 from spectral_param._recurrence.dispatch import rnn
 from spectral_param._recurrence.goru import goru
@@ -37,3 +40,6 @@ __all__ = [
     "spectral_abscissa",
     "spectral_radius",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)

@@ -1,5 +1,9 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
+from typing import TYPE_CHECKING
+
+from spectral_param import _guesses
+from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
@@ -28,6 +32,7 @@ __all__ = [
     "NNRNN",
     "ORNN",
     "URNN",
+    "Adapters",
     "BlockRNN",
     "BlockRNNCell",
     "ContractingGRU",
@@ -44,4 +49,8 @@ __all__ = [
     "SpectralRNN",
     "StateSpace",
     "StateSpaceCell",
+    "adapt",
 ]
+
+if not TYPE_CHECKING:  # A type checker knows which names exist.
+    __getattr__ = _guesses.answers(__name__)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the ground up. A module may import from its own layer and from those below.
 LAYERS = (
-    ("errors",),
+    ("errors", "_guesses"),
     ("_context", "_matrices", "_paths", "_precision", "_progress", "_scale"),
     ("_at_host", "_map"),
     ("_eigen", "_recurrence", "functional", "_sets"),

@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "remove: a constraint of this library stays where another one acts beside it",
         "spectral_param/_register/constrain.py",
-        "if not any(isinstance(link, Parametrization) for link in links):",
-        "if not all(isinstance(link, Parametrization) for link in links):",
+        "if not any(map(_is_registered_here, links)):",
+        "if not all(map(_is_registered_here, links)):",
     ),
 )

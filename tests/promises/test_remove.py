@@ -85,6 +85,16 @@ def test_a_chain_with_another_library() -> None:
     assert type(layer) is torch.nn.Linear
 
 
+def test_a_constraint_after_another_library() -> None:
+    layer = torch.nn.Linear(6, 6)
+    parametrizations.orthogonal(layer)
+    with pytest.warns(UserWarning, match="_Orthogonal"):
+        sp.constrain(layer, "weight", sp.SpectralRadiusNorm(0.5))
+    W = layer.weight.detach().clone()
+    assert torch.equal(sp.remove(layer).weight, W)
+    assert type(layer) is torch.nn.Linear
+
+
 @pytest.mark.parametrize("make", [lambda: sp.nn.ENRNN(2, 8, 4), lambda: sp.nn.ScoRNN(2, 8)])
 def test_a_network_of_this_library(make) -> None:
     network, x = make(), torch.randn(5, 3, 2)

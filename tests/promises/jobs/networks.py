@@ -97,8 +97,24 @@ def certificates(to: To) -> Any:
     return links[0].certificate(*links.parameters(recurse=False)), form[0].certificate(form.original)
 
 
+def adapters(to: To) -> Any:
+    """A layer whose weights are rotated: gradients, the rotated weight, and what merging leaves."""
+    layer = to(nn.Linear(4, 6, dtype=torch.float32, device="cpu"))
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(to(normal(*parameter.shape)))
+    adapted = sp.nn.adapt(layer, "weight", block_size=3)
+    (skew,) = adapted.parameters()
+    with torch.no_grad():
+        skew.copy_(to(normal(*skew.shape, seed=1)))
+    layer(to(normal(2, 4))).square().sum().backward()
+    weight = layer.weight.detach()
+    return skew.grad, adapted.rotations()["weight"].detach(), weight, adapted.merge().weight
+
+
 TRAINED: dict[str, Job] = {
     **{f"network: {name}": functools.partial(network, name) for name in NETWORKS},
     "network: layers": layers,
     "network: certificates": certificates,
+    "network: adapters": adapters,
 }

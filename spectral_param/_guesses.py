@@ -1,0 +1,282 @@
+"""Names of other packages that people try here, and what to use: the table of module ``__getattr__``.
+
+Each advice names what to use between backticks; a test evaluates that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Guess(NamedTuple):
+    """What some names are called here.
+
+    Attributes:
+        modules: The modules of this package in which the names are tried; "" is the package itself.
+        names: The names, with spaces between.
+        of: Where they come from, for the message; empty if they are used in the field, not by one package.
+        advice: What to use instead.
+    """
+
+    modules: tuple[str, ...]
+    names: str
+    of: str
+    advice: str
+
+
+_TOP, _BOTH = ("",), ("", "nn")
+_FIT = ("", "dynamics")
+
+GUESSES = (
+    # Constraints.
+    Guess(
+        _BOTH,
+        "Orthogonal OrthogonalConstraint Orthonormal SO Stiefel orthogonal Unitary",
+        "torch, geotorch or geoopt",
+        "Take `spectral_param.ScaledCayley()`: orthonormal columns of any shape, unitary for complex "
+        "weights; `spectral_param.SkewExponential()` is the map of geotorch's SO.",
+    ),
+    Guess(
+        _BOTH,
+        "AlmostOrthogonal almost_orthogonal",
+        "geotorch",
+        "Take `spectral_param.SingularValues(margin=0.5)`.",
+    ),
+    Guess(
+        _BOTH,
+        "Cayley CayleyMap MatrixExponential Expm",
+        "torch or geotorch",
+        "Take `spectral_param.ScaledCayley()` or `spectral_param.SkewExponential()`; as functions of "
+        "tensors `spectral_param.functional.cayley` and `spectral_param.functional.exponential`.",
+    ),
+    Guess(
+        _BOTH,
+        "LowRank FixedRank PSD PSSD PSSDLowRank Symmetric Sphere Grassmannian GLp low_rank fixed_rank "
+        "positive_definite symmetric sphere invertible Skew skew",
+        "geotorch",
+        "It has no counterpart here: `spectral_param.constrain` takes the manifold of geotorch itself, as "
+        "in constrain(layer, 'weight', geotorch.LowRank((32, 16), rank=4)).",
+    ),
+    Guess(
+        _BOTH,
+        "Hurwitz hurwitz AlphaStable alpha_stable",
+        "geotorch",
+        "Take `spectral_param.LyapunovForm(abscissa=-0.1)`, or for the eigenvalues alone "
+        "`spectral_param.SpectralAbscissa(-0.1, mode='at_most')`.",
+    ),
+    Guess(
+        _BOTH,
+        "spectral_norm SpectralNormalization SN SpectralLinear SpectralConv2d LipschitzLinear",
+        "torch, Keras or deel-torchlip",
+        "Constrain a layer of torch: `spectral_param.constrain(torch.nn.Linear(4, 4), 'weight', "
+        "spectral_param.SpectralNorm(1.0))`; convolutions alike.",
+    ),
+    Guess(
+        _BOTH,
+        "OrthogonalLinear OrthoLinear OrthoConv2d UnitaryLinear OrthogonalRegularizer",
+        "orthogonium or Keras",
+        "Constrain a layer of torch: `spectral_param.constrain(torch.nn.Linear(4, 4), 'weight', "
+        "spectral_param.ScaledCayley())`.",
+    ),
+    Guess(
+        _BOTH,
+        "MaxNorm MinMaxNorm UnitNorm RowNorm ColumnNorm max_norm unit_norm FrobeniusLinear",
+        "Keras, torch or deel-torchlip",
+        "Take `spectral_param.SpectralNorm(2.0)`, which bounds what a layer does to any input, and so the "
+        "length of each row and column.",
+    ),
+    Guess(
+        _BOTH,
+        "NonNeg NonNegative Positive DaleLaw Mask",
+        "Keras or nn4n",
+        "Take `spectral_param.SignPattern(torch.ones(4, 4))`, with a sign, a zero or NaN for each entry.",
+    ),
+    Guess(
+        _BOTH,
+        "SpectralRadius Stable Schur EigenvalueNorm Eigenvalues",
+        "",
+        "Take `spectral_param.SpectralRadiusNorm(0.9)` for the spectral radius, "
+        "`spectral_param.SchurForm(radius=0.9)` for each eigenvalue, or `spectral_param.LyapunovForm(0.9)` "
+        "for a bound of all powers.",
+    ),
+    Guess(
+        _BOTH,
+        "Simplex Softmax Sinkhorn BirkhoffPolytope RowStochastic",
+        "",
+        "Take `spectral_param.Stochastic()` or `spectral_param.DoublyStochastic()`.",
+    ),
+    Guess(
+        _TOP,
+        "register_parametrization parametrize parametrizations register apply_constraint",
+        "torch",
+        "Take `spectral_param.constrain`, or torch's `torch.nn.utils.parametrize.register_parametrization`.",
+    ),
+    Guess(
+        _TOP,
+        "remove_parametrizations unconstrain remove_constraints vanilla_export remove_spectral_norm",
+        "torch or deel-torchlip",
+        "Take `spectral_param.remove`.",
+    ),
+    Guess(
+        _TOP,
+        "project clip_weights project_ ManifoldParameter RiemannianAdam RiemannianSGD",
+        "geoopt or Keras",
+        "Pass an optimizer of torch to `spectral_param.constrain`, as optimizer=; one tensor is projected "
+        "by `spectral_param.Parametrization.project`.",
+    ),
+    # Adapters.
+    Guess(
+        _BOTH,
+        "OFT OFTConfig BOFT BOFTConfig get_peft_model Adapter oft add_adapter",
+        "PEFT",
+        "Take `spectral_param.nn.adapt`, as in adapters = spectral_param.nn.adapt(model, '*.self_attn').",
+    ),
+    Guess(
+        _BOTH,
+        "LoRA LoraConfig lora",
+        "PEFT",
+        "Take PEFT's, and `spectral_param.constrain` its factors: constrain(model, '*.lora_A.*.weight', "
+        "constraint). Orthogonal adapters are `spectral_param.nn.adapt`.",
+    ),
+    Guess(
+        _BOTH,
+        "merge merge_and_unload unload merge_adapter",
+        "PEFT",
+        "Take `spectral_param.remove`, or `spectral_param.nn.Adapters.merge`.",
+    ),
+    # Networks.
+    Guess(
+        _BOTH,
+        "ContractingLSTM StableLSTM StableGRU",
+        "",
+        "Take `spectral_param.nn.ContractingGRU(3, 8)`; an LSTM that you have is scaled by "
+        "`spectral_param.init.contracting_`.",
+    ),
+    Guess(
+        _BOTH,
+        "LRU S4 S4D S5 LSSL SSM LinearRNN REN Mamba",
+        "",
+        "Take `spectral_param.nn.StateSpace(3, 8, 2)`: linear systems with a certified gain.",
+    ),
+    Guess(
+        _BOTH,
+        "OrthogonalRNN uRNN UnitaryRNN EURNN SCORNN scoRNN expRNN EXPRNN",
+        "",
+        "Take `spectral_param.nn.ScoRNN(3, 8)` or `spectral_param.nn.ExpRNN(3, 8)`, orthogonal, "
+        "`spectral_param.nn.ScuRNN(3, 8)` or `spectral_param.nn.URNN(3, 8)`, unitary.",
+    ),
+    Guess(
+        _BOTH,
+        "GroupSort GroupSort2 FullSort MaxMinActivation",
+        "deel-torchlip",
+        "Take `spectral_param.nn.MaxMin()`.",
+    ),
+    Guess(
+        _BOTH,
+        "ResidualBlock ResNetBlock iResNet InvertibleBlock LipschitzResidual",
+        "",
+        "Take `spectral_param.nn.Residual(torch.nn.Linear(4, 4))`.",
+    ),
+    Guess(
+        _BOTH,
+        "ESN Reservoir EchoStateNetwork",
+        "reservoirpy",
+        "Fill a matrix by `spectral_param.init.spectral_radius_`, or find its largest multiple that "
+        "provably forgets by `spectral_param.init.echo_state_`.",
+    ),
+    Guess(
+        ("nn",),
+        "Linear RNN LSTM GRU Conv1d Conv2d Conv3d MultiheadAttention Sequential",
+        "torch",
+        "Take torch's, such as `torch.nn.LSTM(3, 8)`, and constrain its weights by "
+        "`spectral_param.constrain`.",
+    ),
+    # Analysis and functions.
+    Guess(
+        ("", "functional", "analysis"),
+        "lipschitz_constant lip Lipschitz certify lipschitz_bound",
+        "",
+        "Take `spectral_param.analysis.lipschitz`, with `spectral_param.analysis.certified_radius`.",
+    ),
+    Guess(
+        ("", "analysis"),
+        "spectral_radius spectral_abscissa rho radius",
+        "",
+        "Take `spectral_param.functional.spectral_radius` or `spectral_param.functional.spectral_abscissa`.",
+    ),
+    Guess(
+        ("", "functional"),
+        "sinkhorn doubly_stochastic_ birkhoff",
+        "",
+        "Take `spectral_param.functional.doubly_stochastic`.",
+    ),
+    Guess(
+        ("functional", "analysis"),
+        "spectral_norm norm largest_singular_value",
+        "torch",
+        "Take `torch.linalg.matrix_norm` with ord=2; all of them are "
+        "`spectral_param.analysis.singular_values`.",
+    ),
+    Guess(
+        ("functional",),
+        "matrix_exp expm matrix_exponential skew_exponential",
+        "torch or scipy",
+        "Take `spectral_param.functional.exponential`, of skew matrices, or `torch.linalg.matrix_exp`.",
+    ),
+    Guess(
+        ("", "init"),
+        "orthogonal_ unitary_ stiefel_ uniform_orthogonal_",
+        "torch or geotorch",
+        "Take `torch.nn.init.orthogonal_`, or `spectral_param.init.cayley_` and "
+        "`spectral_param.init.henaff_`, the starts of the papers.",
+    ),
+    # Dynamics.
+    Guess(
+        _FIT,
+        "DMD HankelDMD OptDMD BOPDMD DMDc FbDMD Koopman EDMD",
+        "PyDMD or pykoopman",
+        "Take `spectral_param.dynamics.StableLinearModel(rank=2)`; rows are samples, so pass snapshots.T.",
+    ),
+    Guess(
+        _FIT,
+        "VAR VARMAX AutoReg ARX ARIMA VARX",
+        "statsmodels or SIPPY",
+        "Take `spectral_param.dynamics.StableLinearModel(delays=2, offset=True)`.",
+    ),
+    Guess(
+        _FIT,
+        "N4SID n4sid SSID system_identification subspace StateSpaceModel PEM",
+        "SIPPY or MATLAB",
+        "Take `spectral_param.dynamics.StableLinearModel(states='cv')`.",
+    ),
+    Guess(
+        _FIT,
+        "StableModel StableLDS LDS LinearModel fit fit_dmd LinearDynamics",
+        "",
+        "Take `spectral_param.dynamics.StableLinearModel()`, or `spectral_param.dynamics.fit_stable`.",
+    ),
+)
+
+_ADVICE = {
+    (module, name): guess for guess in GUESSES for module in guess.modules for name in guess.names.split()
+}
+
+
+def answers(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module of this package, which answers guesses.
+
+    Args:
+        module: The module's full name.
+    """
+
+    def answer(name: str) -> Any:
+        guess = _ADVICE.get((module.partition(".")[2], name))
+        text = f"module {module!r} has no attribute {name!r}"
+        if guess is None:
+            raise AttributeError(text)
+        origin = f", a name of {guess.of}" if guess.of else ""
+        # Given a name alone, Python does not add one that is spelled alike.
+        raise AttributeError(f"{text}{origin}. {guess.advice}", name=name)
+
+    return answer
