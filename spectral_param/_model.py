@@ -14,17 +14,10 @@ from spectral_param._held.record import held_by
 from spectral_param._held.weights import distance, free_parameters
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
-from spectral_param._parametrizations.tensors import real_entries
+from spectral_param._parametrizations.tensors import originals_of, real_entries
 from spectral_param._register.holders import prepared
 from spectral_param._register.targets import targets_of
 from spectral_param.functional._checks import check_module
-
-
-def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
-    """Return the parameters or buffers from which a parametrized weight is computed."""
-    if weight.is_tensor:
-        return (weight.original,)
-    return tuple(getattr(weight, f"original{i}") for i in range(weight.ntensors))
 
 
 def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from spectral_param._held.hooks import forget_curvature
 from spectral_param._held.optimizers import checked_optimizers
-from spectral_param._model import constraints_of, originals_of
+from spectral_param._model import constraints_of
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.scaled_cayley import ScaledCayley
+from spectral_param._parametrizations.tensors import originals_of
 from spectral_param.functional._checks import check_module
 
 # The originals are looked at after one of so many steps. A step of Adam changes an entry by the learning

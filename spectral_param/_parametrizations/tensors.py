@@ -59,3 +59,10 @@ def real_entries(X: Tensor) -> int:
 def is_trained(X: Tensor) -> bool:
     """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
     return X.requires_grad or not isinstance(X, nn.Parameter)
+
+
+def originals_of(weight: ParametrizationList) -> tuple[Tensor, ...]:
+    """Return the parameters or buffers from which a parametrized weight is computed."""
+    if weight.is_tensor:
+        return (weight.original,)
+    return tuple(getattr(weight, f"original{i}") for i in range(weight.ntensors))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from spectral_param._parametrizations.base import Parametrization
 
+L = TypeVar("L", bound=nn.Module)
 _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
@@ -25,7 +26,7 @@ _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
 }
 
 
-def prepared(link: nn.Module, owner: nn.Module, name: str, gates: int | None) -> nn.Module:
+def prepared(link: L, owner: nn.Module, name: str, gates: int | None) -> L:
     """Return a copy of the constraint that knows how its module holds the weight."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):

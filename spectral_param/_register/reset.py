@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.copies import RESETS
+from spectral_param._parametrizations.tensors import originals_of
 
 
 def let_reset_renew(owner: nn.Module) -> None:

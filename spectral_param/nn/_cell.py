@@ -11,10 +11,10 @@ from torch.nn.utils import parametrize
 
 from spectral_param import init as init_
 from spectral_param._context import HALF
-from spectral_param._model import originals_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.block_triangular import Blocks, BlockTriangular, Coupling
 from spectral_param._parametrizations.copies import give_class
+from spectral_param._parametrizations.tensors import originals_of
 from spectral_param._register.arguments import Init
 from spectral_param._register.constrain import constrain
 from spectral_param._register.reset import let_reset_renew

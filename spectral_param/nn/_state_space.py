@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param._context import autocast_off
-from spectral_param._model import originals_of
 from spectral_param._parametrizations import BoundedGain, LyapunovForm
-from spectral_param._parametrizations.tensors import as_tuple
+from spectral_param._parametrizations.tensors import as_tuple, originals_of
 from spectral_param._recurrence.dispatch import run
 from spectral_param._recurrence.sequence import Cell, Rows, first_states, previous
 from spectral_param._register.constrain import constrain

@@ -21,8 +21,9 @@ LAYERS = (
     ("_eigen", "_recurrence", "functional", "_sets"),
     ("_parametrizations", "init"),
     ("_held",),
-    ("_model",),
     ("_register",),
+    ("_model",),
+    ("_rebase",),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py
