@@ -64,9 +64,9 @@ class FrobeniusNorm(Measured):
 
     The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
     the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
-    Training of Deep Neural Networks" (NeurIPS 2016), equation 3, with a fixed length; Srebro and Shraibman,
-    "Rank, Trace-Norm and Max-Norm" (COLT 2005), and Srivastava et al., "Dropout" (JMLR 2014), for
-    ``"at_most"``.
+    Training of Deep Neural Networks" (NeurIPS 2016), equation 3, with a fixed length; Srivastava, Hinton,
+    Krizhevsky, Sutskever and Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from
+    Overfitting" (JMLR 2014), for rows of ``"at_most"``, which they call max-norm.
 
     Slices without a derivative have defined results:
 
@@ -77,9 +77,9 @@ class FrobeniusNorm(Measured):
       ``padding_idx`` of an embedding stays zero.
 
     Held after the step, the optimizer gets the gradient along the sphere; with ``"at_most"`` only for slices
-    of norm c that a step would lengthen, and all of it for others. So every optimizer that is not refused
-    ends at an optimum of the constrained problem. ``"present"`` is possible with ``"equal"``: the plain
-    weight has the norms.
+    of norm c that a step would lengthen, and all of it for others. So the weight stops at stationary points
+    of the constrained problem, whatever Adam and others divide the gradient by. ``"present"`` is possible
+    with ``"equal"``: the plain weight has the norms.
 
     The distance of a slice from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus.
     ``project`` takes the nearest weight of the set, each slice scaled.
@@ -121,15 +121,19 @@ class FrobeniusNorm(Measured):
             self._take_present(size)
         c = self._bound_for(T)
         scales = _scales(size, c, self.mode)
+        W, all_scale = E.mul_(c[..., None, None]), False
         if is_on_host(T):
             self._warn_of_zeros(size)
             if not bool(scales.any()):
                 return unchanged(T)
-        W = _chosen(scales, E * c[..., None, None], T)
+            all_scale = bool(scales.all())
+        if not all_scale:
+            W = _chosen(scales, W, T)
 
         def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
             along = spheres.without(divided(W, c[..., None, None]), G)
-            return (_chosen(scales, along * (c / size)[..., None, None], G),)
+            g = along.mul_((c / size)[..., None, None])
+            return (g if all_scale else _chosen(scales, g, G),)
 
         return Map(W, pull_back, functools.partial(_scaled, c=c, mode=self.mode))
 
@@ -188,7 +192,7 @@ class FrobeniusNorm(Measured):
         excess = size - c
         # Not `<=`: NaN stays.
         moves = (excess.abs() if self.mode == "equal" else excess) > rounding * c
-        return _chosen(moves & ~_is_zero(size), E * c[..., None, None], W)
+        return _chosen(moves & ~_is_zero(size), E.mul_(c[..., None, None]), W)
 
     def shared_set(self) -> object:
         """Return the norm and the mode, if there is one number for all slices."""

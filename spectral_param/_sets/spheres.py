@@ -86,4 +86,4 @@ def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (...
 
 def without(E: Tensor, D: Tensor) -> Tensor:
     """Return D - E Re<E, D>, for E of norm 1."""
-    return D - inner(E, D)[..., None, None] * E
+    return torch.addcmul(D, E, -inner(E, D)[..., None, None])

@@ -59,8 +59,8 @@ FAULTS = (
     Fault(
         "sphere-scale: the gradient is not divided by the norm of T",
         _CLASS,
-        "along * (c / size)[..., None, None]",
-        "along * c[..., None, None]",
+        "along.mul_((c / size)[..., None, None])",
+        "along.mul_(c[..., None, None])",
         "every_size",
     ),
     Fault(
