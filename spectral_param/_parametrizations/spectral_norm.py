@@ -196,7 +196,7 @@ class SpectralNorm(Measured):
         if not bool(self._active(leader.bound, W, c).any()):
             return W
         # What rounding leaves above the bound is scaled.
-        return super()._moved(spectral_ball.near(W, c.to(W.device)))
+        return super()._moved(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
 
     stays_active = False
 
