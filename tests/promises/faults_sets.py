@@ -4,7 +4,7 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "overflow: norms are compared that may be infinite",
+        "infinite: norms are compared that may be infinite",
         "spectral_param/_scale.py",
         "    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",
         "    if is_on_host(X):\n",
@@ -18,7 +18,7 @@ FAULTS = (
         "followed",
     ),
     Fault(
-        "hidden: in half precision rounding errors grow with n",
+        "half-hidden: in half precision rounding errors grow with n",
         "spectral_param/_precision.py",
         "    return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)\n",
         "    return 10 * n * eps\n",
@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "lost: constraints that are expected are not looked at",
-        "spectral_param/_model.py",
+        "spectral_param/_violation.py",
         "    if expected is not None:\n",
         "    if expected is not None and constraints(model):\n",
         "checkpoint",

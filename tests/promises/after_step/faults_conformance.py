@@ -6,7 +6,7 @@ FAULTS = (
     Fault(
         "near-edge: coordinates that are found next do not prove a weight inside its bound",
         "spectral_param/_sets/diagonal.py",
-        "    room = 10 * n * eps + _SEARCH\n",
+        "    room = relative_rounding(n, eps, X.dtype) + _SEARCH\n",
         "    room = 0.0\n",
         "diagonal and stays",
     ),

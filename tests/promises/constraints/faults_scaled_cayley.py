@@ -39,7 +39,7 @@ FAULTS = (
         "chains",
     ),
     Fault(
-        "never: an optimizer's hook never looks",
+        "unlooked: an optimizer's hook never looks",
         "spectral_param/_rebase.py",
         "        if self._steps % _STEPS == 0:\n",
         "        if self._steps % _STEPS == _STEPS:\n",
