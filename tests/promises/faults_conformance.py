@@ -11,13 +11,6 @@ FAULTS = (
         "any_size and LyapunovForm-abscissa",
     ),
     Fault(
-        "large-departure: squares of large entries overflow",
-        "spectral_param/_parametrizations/schur_form.py",
-        "        scale = power_of_two_scale(W)[..., 0].to(moved.T)\n",
-        "        scale = torch.ones_like(power_of_two_scale(W)[..., 0].to(moved.T))\n",
-        "any_size and SchurForm-bounded-any_size",
-    ),
-    Fault(
         "edits: an original that was edited in place without a new version counts as the same",
         "spectral_param/_parametrizations/memory.py",
         "    if not _are_same(originals, last.originals, asked):\n        return False\n",

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "large-departure: squares of large entries overflow",
+        "spectral_param/_parametrizations/schur_form.py",
+        "        scale = power_of_two_scale(W)[..., 0].to(moved.T)\n",
+        "        scale = torch.ones_like(power_of_two_scale(W)[..., 0].to(moved.T))\n",
+        "departures",
+    ),
+    Fault(
         "infinite: norms are compared that may be infinite",
         "spectral_param/_scale.py",
         "    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",

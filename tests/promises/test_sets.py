@@ -279,6 +279,11 @@ def test_followed_norms_of_any_size(n, mode) -> None:
             assert size == pytest.approx(0.0 if is_small else 1.0, abs=1e-9)
 
 
+def test_departures_of_any_size() -> None:
+    W, constraint = torch.randn(4, 4, dtype=torch.float64), sp.SchurForm(radius=0.9, departure=6.0)
+    torch.testing.assert_close(constraint.project(W * 2.0**600), constraint.project(W * 2.0**100))
+
+
 # Without the searches that take long, and without a Schur form whose eigenvalues may be ill conditioned.
 SLOW = ("BoundedGain", "LyapunovForm-", "SchurForm-abscissa")
 HALF = [
