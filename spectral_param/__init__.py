@@ -18,7 +18,6 @@ from spectral_param._model import (
     num_free_parameters,
     param_groups,
     penalty,
-    violation,
 )
 from spectral_param._parametrizations import (
     BlockTriangular,
@@ -43,6 +42,7 @@ from spectral_param._parametrizations import (
 from spectral_param._progress import progress
 from spectral_param._rebase import rebase
 from spectral_param._register.constrain import constrain, remove
+from spectral_param._violation import violation
 
 __version__ = "0.1.0"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param._held.record import held_by
-from spectral_param._held.weights import distance, free_parameters
+from spectral_param._held.weights import free_parameters
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
 from spectral_param._parametrizations.tensors import originals_of, real_entries
-from spectral_param._register.holders import prepared
-from spectral_param._register.targets import targets_of
 from spectral_param.functional._checks import check_module
 
 
@@ -66,58 +64,6 @@ def constraints(model: nn.Module) -> dict[str, Parametrization]:
         for name, constraint in {**own, **held_by(owner)}.items():
             found[f"{path}.{name}" if path else name] = constraint
     return found
-
-
-def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None = None) -> dict[str, float]:
-    r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
-
-    It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
-    weight that is not finite. Averages of weights that are held after the step leave their sets: this says by
-    how much, and :meth:`spectral_param.Parametrization.project` mends it. Nothing that training depends on is
-    changed. Where FSDP2 shards weights that are held after the step, all processes have to call it.
-
-    Args:
-        model: Any model.
-        expected: ``None``, the default: the constraints that the model has. Or constraints by names of
-            tensors, or patterns of names, for a model that may have lost them: a checkpoint of weights that
-            are held after the step is that of the plain class, into which it loads without a word.
-
-    Raises:
-        ValueError: If ``model`` is not a module, or no tensor has a name in ``expected``.
-
-    Example:
-        >>> layer = torch.nn.Linear(8, 8)
-        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        >>> cayley = spectral_param.ScaledCayley()
-        >>> layer = spectral_param.constrain(layer, "weight", cayley, optimizer=optimizer)
-        >>> spectral_param.violation(layer)
-        {'weight': 0.0}
-        >>> _ = layer.weight.data.mul_(2)
-        >>> round(spectral_param.violation(layer)["weight"], 4)  # 3√8
-        8.4853
-        >>> plain = torch.nn.Linear(8, 8)
-        >>> plain.load_state_dict(layer.state_dict())
-        <All keys matched successfully>
-        >>> spectral_param.constraints(plain)  # trains on without the constraint
-        {}
-        >>> round(spectral_param.violation(plain, {"weight": cayley})["weight"], 4)
-        8.4853
-    """
-    if expected is not None:
-        return {
-            full: distance(prepared(constraint, owner, name, None), getattr(owner, name))
-            for pattern, constraint in expected.items()
-            for full, owner, name in targets_of(model, pattern)
-        }
-    return {
-        name: distance(constraint, _weight_of(model, name)) for name, constraint in constraints(model).items()
-    }
-
-
-def _weight_of(model: nn.Module, full: str) -> Tensor:
-    path, _, name = full.rpartition(".")
-    weight: Tensor = getattr(model.get_submodule(path), name)
-    return weight
 
 
 def param_groups(

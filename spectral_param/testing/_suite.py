@@ -147,7 +147,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_assignment_copies, ""),
     _check(check_projection, "dtype mode", _with_outside),
     _check(check_set, "mode once", _with_start),
-    _check(check_any_size, "dtype mode", _with_originals),
+    _check(check_any_size, "mode once", _with_originals),
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),

@@ -23,7 +23,7 @@ LAYERS = (
     ("_held",),
     ("_register",),
     ("_model",),
-    ("_rebase",),
+    ("_rebase", "_violation"),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py

@@ -4,18 +4,11 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "shift: the room of a search overflows",
+        "room-overflow: the room of a search overflows",
         "spectral_param/_parametrizations/lyapunov_form.py",
         "        shift = room * frobenius(W) * identity_like(W)\n",
         "        shift = room * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)\n",
         "any_size and LyapunovForm-abscissa",
-    ),
-    Fault(
-        "departure: squares of large entries overflow",
-        "spectral_param/_parametrizations/schur_form.py",
-        "        scale = power_of_two_scale(W)[..., 0].to(moved.T)\n",
-        "        scale = torch.ones_like(power_of_two_scale(W)[..., 0].to(moved.T))\n",
-        "any_size and SchurForm-bounded-any_size",
     ),
     Fault(
         "edits: an original that was edited in place without a new version counts as the same",

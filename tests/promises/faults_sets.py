@@ -4,7 +4,14 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "overflow: norms are compared that may be infinite",
+        "large-departure: squares of large entries overflow",
+        "spectral_param/_parametrizations/schur_form.py",
+        "        scale = power_of_two_scale(W)[..., 0].to(moved.T)\n",
+        "        scale = torch.ones_like(power_of_two_scale(W)[..., 0].to(moved.T))\n",
+        "departures",
+    ),
+    Fault(
+        "infinite: norms are compared that may be infinite",
         "spectral_param/_scale.py",
         "    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",
         "    if is_on_host(X):\n",
@@ -18,7 +25,7 @@ FAULTS = (
         "followed",
     ),
     Fault(
-        "hidden: in half precision rounding errors grow with n",
+        "half-hidden: in half precision rounding errors grow with n",
         "spectral_param/_precision.py",
         "    return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)\n",
         "    return 10 * n * eps\n",
@@ -33,7 +40,7 @@ FAULTS = (
     ),
     Fault(
         "lost: constraints that are expected are not looked at",
-        "spectral_param/_model.py",
+        "spectral_param/_violation.py",
         "    if expected is not None:\n",
         "    if expected is not None and constraints(model):\n",
         "checkpoint",

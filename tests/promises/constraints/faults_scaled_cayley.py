@@ -25,13 +25,6 @@ FAULTS = (
         "new_signs",
     ),
     Fault(
-        "everyone: all matrices of a batch get the signs of those that have outgrown",
-        "spectral_param/_parametrizations/scaled_cayley.py",
-        "        outgrown = _largest_entry(T) > _OUTGROWN\n",
-        "        outgrown = _largest_entry(T) >= _OUTGROWN / 1e9\n",
-        "new_signs",
-    ),
-    Fault(
         "chained: an original that is the result of another parametrization is rebased",
         "spectral_param/_rebase.py",
         "if isinstance(constraint, Parametrization) and all(id(t) in own for t in originals):",
@@ -39,7 +32,7 @@ FAULTS = (
         "chains",
     ),
     Fault(
-        "never: an optimizer's hook never looks",
+        "unlooked: an optimizer's hook never looks",
         "spectral_param/_rebase.py",
         "        if self._steps % _STEPS == 0:\n",
         "        if self._steps % _STEPS == _STEPS:\n",
