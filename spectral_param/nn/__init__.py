@@ -1,5 +1,6 @@
 """Recurrent networks and layers with the interfaces of ``torch.nn``."""
 
+from spectral_param.nn import _constants as _constants  # Registers what is known of the layers.
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN

@@ -23,6 +23,7 @@ LAYERS = (
     ("_after_step",),
     ("_model",),
     ("_register",),
+    ("_constants",),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py

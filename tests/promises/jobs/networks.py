@@ -74,13 +74,14 @@ def layers(to: To) -> Any:
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.fill_(0.1)
+    inverse, determinant = block.inverse(x), block.log_abs_det(x)
     torch.manual_seed(0)
     rnn = to(sp.nn.ScoRNN(4, 3, 2, device="cpu", dtype=torch.float32))
     lengths = torch.tensor([6, 4, 1], dtype=torch.int64, device="cpu")
     packed = to(nn.utils.rnn.pack_padded_sequence(normal(6, 3, 4), lengths))
     output, last = rnn(packed)
     activation = to(sp.nn.ModReLU(4, device="cpu", dtype=torch.float32))
-    return sp.nn.MaxMin()(x), activation(x), block(x), output.data, last
+    return sp.nn.MaxMin()(x), activation(x), block(x), inverse, determinant, output.data, last
 
 
 def certificates(to: To) -> Any:
