@@ -28,8 +28,8 @@ torch.manual_seed(0)
 # ----------
 #
 # The constant of f is at most the product of the norms of its layers, as tanh has slopes from 0 to 1. One
-# line holds each norm at :math:`\sqrt{0.95}` or below. A block can then compress by 1 - 0.95 and stretch by 1 +
-# 0.95, and blocks in a row by far more.
+# line holds each norm at :math:`\sqrt{0.95}` or below. A block can then compress by 1 - 0.95 and stretch by
+# 1 + 0.95, and blocks in a row by far more.
 
 RATE, BLOCKS, UNITS = 0.95, 10, 32
 

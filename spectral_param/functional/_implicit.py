@@ -94,10 +94,10 @@ def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
 
     From z₀ = y the fixed point iteration z ← y - g(z) has ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖), as y - z =
     g(z). So the number of iterations after which the error is at most 4ε (‖y‖ + ‖z‖)/(1 - r) is known
-    beforehand. For an event it may end before. If the change d is at most 2ε (‖y‖ + ‖z‖), the error is at most
-    r/(1 - r) times as large. In exact arithmetic d shrinks by r in each step, to a quarter in a span of steps.
-    If it is still above a half, d is rounding of g, which no iteration reduces, and whose part in the error is
-    1/(1 - r) times as large.
+    beforehand. For an event it may end before. If the change d is at most 2ε (‖y‖ + ‖z‖), the error is at
+    most r/(1 - r) times as large. In exact arithmetic d shrinks by r in each step, to a quarter in a span of
+    steps. If it is still above a half, d is rounding of g, which no iteration reduces, and whose part in the
+    error is 1/(1 - r) times as large.
 
     Args:
         change: z -> y - z - g(z).

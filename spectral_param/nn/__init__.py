@@ -4,6 +4,7 @@ from spectral_param.nn import _constants as _constants  # Registers what is know
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
+from spectral_param.nn._equilibrium import Equilibrium
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._max_min import MaxMin
 from spectral_param.nn._models import (
@@ -34,6 +35,7 @@ __all__ = [
     "ContractingGRU",
     "ContractingGRUCell",
     "ContractingRNN",
+    "Equilibrium",
     "ExpRNN",
     "GORUCell",
     "MaxMin",

@@ -33,7 +33,8 @@ def test_every_constraint_and_network_of_that_version_has_a_checkpoint(written) 
         for part in trained(name, 0).modules():
             kinds.add(type(part).__name__.removeprefix("Parametrized"))
     # Not in that version.
-    new = {"ContractingGRU", "ContractingGRUCell", "MaxMin", "Residual", "DoublyStochastic", "Stochastic"}
+    new = {"ContractingGRU", "ContractingGRUCell", "Equilibrium", "MaxMin", "Residual"}
+    new |= {"DoublyStochastic", "Stochastic"}
     networks = {name for name in sp.nn.__all__ if not name.endswith(("Layer", "ModReLU"))}
     constraints = {name for name in sp.__all__ if isinstance(getattr(sp, name), type)}
     constraints -= {"Map", "Parametrization", "Solver"}

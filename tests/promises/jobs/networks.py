@@ -37,6 +37,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "URNN": lambda **o: sp.nn.URNN(2, 6, **o),
     "BlockRNNCell": lambda **o: sp.nn.BlockRNNCell(2, [(4, sp.ScaledCayley())], **o),
     "GORUCell": lambda **o: sp.nn.GORUCell(2, 4, **o),
+    "Equilibrium": lambda **o: sp.nn.Equilibrium(2, 4, **o),
     "StateSpaceCell": lambda **o: sp.nn.StateSpaceCell(2, 4, 3, gain=1.0, **o),
 }
 COMPLEX = {"EUNN", "ScuRNN", "URNN"}
