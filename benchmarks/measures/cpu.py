@@ -17,6 +17,7 @@ from examples.papers.runs import flushed_denormals
 
 DEPENDS = (
     "spectral_param",
+    ":(exclude)spectral_param/_constants",
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
     ":(exclude)spectral_param/testing",

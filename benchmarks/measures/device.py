@@ -16,6 +16,7 @@ with contextlib.suppress(ImportError):  # An older torch has no hook for Python 
 
 DEPENDS = (
     "spectral_param",
+    ":(exclude)spectral_param/_constants",
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
     ":(exclude)spectral_param/testing",

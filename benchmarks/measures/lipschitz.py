@@ -21,6 +21,7 @@ from benchmarks.table import Result, Table, load, marked
 from benchmarks.task import Task
 
 DEPENDS = (
+    "spectral_param/_constants",
     "spectral_param/analysis",
     "spectral_param/functional/_proven_norm.py",
     "spectral_param/_eigen",

@@ -26,6 +26,7 @@ from spectral_param.testing import Holder
 
 DEPENDS = (
     "spectral_param",
+    ":(exclude)spectral_param/_constants",
     ":(exclude)spectral_param/analysis",
     ":(exclude)spectral_param/dynamics",
     "benchmarks/measures/paths.py",

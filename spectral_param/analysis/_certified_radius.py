@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param._precision import to_double
-from spectral_param.analysis import _chain
-from spectral_param.analysis._lipschitz import Method, rule
-from spectral_param.analysis._network import (
+from spectral_param._constants.network import (
     NEUTRAL,
     ROUNDING,
     Layer,
@@ -28,6 +25,9 @@ from spectral_param.analysis._network import (
     layers_of,
     product,
 )
+from spectral_param._precision import to_double
+from spectral_param.analysis import _chain
+from spectral_param.analysis._lipschitz import Method, rule
 from spectral_param.analysis._parts import number_by_norms, number_of_part, parts_of, proven_forms
 from spectral_param.functional._checks import check_real, described, is_finite, with_arrays
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param._constants.layers import padding_of
+from spectral_param._constants.network import Layer
+from spectral_param._constants.repeats import Shape, is_known
 from spectral_param._precision import to_double
-from spectral_param.analysis._layer_constants import padding_of
-from spectral_param.analysis._network import Layer
-from spectral_param.analysis._repeats import Shape, is_known
 
 #: The most entries of an input and of an output of a layer that counts as a matrix, dense layers apart.
 MOST_ENTRIES = 2048

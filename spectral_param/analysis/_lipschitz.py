@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from spectral_param.analysis._network import checked_shape, layers_of
+from spectral_param._constants.network import checked_shape, layers_of
 from spectral_param.analysis._parts import number, number_by_norms
 from spectral_param.functional._checks import check_choices, check_module, whole_number
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param._constants.network import NEUTRAL, Layer, at_scale, product
+from spectral_param._constants.repeats import Shape, is_known
+from spectral_param._constants.slopes import Slopes, slopes
 from spectral_param.analysis import _chain
 from spectral_param.analysis._chain import Chain, Scaled
 from spectral_param.analysis._chain_newton import tightened
 from spectral_param.analysis._linear_maps import matrix
-from spectral_param.analysis._network import NEUTRAL, Layer, at_scale, product
-from spectral_param.analysis._repeats import Shape, is_known
-from spectral_param.analysis._slopes import Slopes, slopes
 
 _EPS = torch.finfo(torch.float64).eps
 #: The most units between the maps of a part that Newton's method takes.

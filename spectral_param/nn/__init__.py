@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING
 
 from spectral_param import _guesses
+from spectral_param.nn import _constants as _constants  # Registers what is known of the layers.
 from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
+from spectral_param.nn._equilibrium import Equilibrium
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._max_min import MaxMin
 from spectral_param.nn._models import (
@@ -38,6 +40,7 @@ __all__ = [
     "ContractingGRU",
     "ContractingGRUCell",
     "ContractingRNN",
+    "Equilibrium",
     "ExpRNN",
     "GORUCell",
     "MaxMin",

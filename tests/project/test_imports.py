@@ -24,6 +24,7 @@ LAYERS = (
     ("_register",),
     ("_model",),
     ("_rebase", "_violation"),
+    ("_constants",),
     ("dynamics", "nn"),
     ("analysis", "testing"),
     ("",),  # spectral_param/__init__.py

@@ -5,28 +5,28 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "subclasses: a module counts as what its class is derived from",
-        "spectral_param/analysis/_network.py",
+        "spectral_param/_constants/network.py",
         "        if kind is nn.Sequential:",
         "        if isinstance(module, nn.Sequential):",
         "refused",
     ),
     Fault(
         "identity: a residual block has the constant of its function",
-        "spectral_param/analysis/_network.py",
+        "spectral_param/_constants/network.py",
         "(1 + self.number(inner)) *",
         "self.number(inner) *",
         "residual",
     ),
     Fault(
         "overlap: windows of max pooling that overlap count as one",
-        "spectral_param/analysis/_layer_constants.py",
+        "spectral_param/_constants/layers.py",
         "math.ceil(k / (s // math.gcd(s, d)))",
         "1",
         "max_pooling",
     ),
     Fault(
         "frequencies: the norm of a convolution is that on the grid of frequencies",
-        "spectral_param/analysis/_layer_constants.py",
+        "spectral_param/_constants/layers.py",
         "return float(leader.bound.max()) * (1 + rounding) * repeats",
         "return float(leader.pair.value.max()) * (1 + rounding) * repeats",
         "every_frequency",

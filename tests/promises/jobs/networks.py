@@ -37,6 +37,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "URNN": lambda **o: sp.nn.URNN(2, 6, **o),
     "BlockRNNCell": lambda **o: sp.nn.BlockRNNCell(2, [(4, sp.ScaledCayley())], **o),
     "GORUCell": lambda **o: sp.nn.GORUCell(2, 4, **o),
+    "Equilibrium": lambda **o: sp.nn.Equilibrium(2, 4, **o),
     "StateSpaceCell": lambda **o: sp.nn.StateSpaceCell(2, 4, 3, gain=1.0, **o),
 }
 COMPLEX = {"EUNN", "ScuRNN", "URNN"}
@@ -74,13 +75,14 @@ def layers(to: To) -> Any:
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.fill_(0.1)
+    inverse, determinant = block.inverse(x), block.log_abs_det(x)
     torch.manual_seed(0)
     rnn = to(sp.nn.ScoRNN(4, 3, 2, device="cpu", dtype=torch.float32))
     lengths = torch.tensor([6, 4, 1], dtype=torch.int64, device="cpu")
     packed = to(nn.utils.rnn.pack_padded_sequence(normal(6, 3, 4), lengths))
     output, last = rnn(packed)
     activation = to(sp.nn.ModReLU(4, device="cpu", dtype=torch.float32))
-    return sp.nn.MaxMin()(x), activation(x), block(x), output.data, last
+    return sp.nn.MaxMin()(x), activation(x), block(x), inverse, determinant, output.data, last
 
 
 def certificates(to: To) -> Any:

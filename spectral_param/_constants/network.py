@@ -9,22 +9,26 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from spectral_param.analysis._layer_constants import KNOWN, constant
-from spectral_param.analysis._repeats import Shape, is_known
-from spectral_param.analysis._slopes import UnknownConstantError, slopes
+from spectral_param._constants.layers import KEEP, NO_SHAPE, classes, constant
+from spectral_param._constants.repeats import Shape, is_known
+from spectral_param._constants.slopes import UnknownConstantError, slopes
 from spectral_param.functional._checks import described, is_finite
-from spectral_param.nn._max_min import MaxMin
-from spectral_param.nn._residual import Residual
-from spectral_param.nn._state_space import StateSpace
 
 # The relative rounding error of a product of two constants.
 ROUNDING = 1 + 4 * torch.finfo(torch.float64).eps
+# What does something else in training.
+_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_OF_A_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _TINY = torch.finfo(torch.float64).tiny
 # What a module may have on it that changes its result.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+
+
+# Modules around a module ``function``: their constants for that of the function.
+_AROUND: dict[type[nn.Module], Callable[[Any, float], float]] = {}
 
 
 class Layer(NamedTuple):
@@ -41,6 +45,16 @@ class Layer(NamedTuple):
     constant: float
     before: Shape
     after: Shape
+
+
+def register_around(kind: type[nn.Module], found: Callable[[Any, float], float]) -> None:
+    """Let a class around a module ``function``, whose shapes it keeps, have a constant.
+
+    Args:
+        kind: The class.
+        found: Returns the constant of a module for that of its function.
+    """
+    _AROUND[kind] = found
 
 
 def product(factors: Iterable[float]) -> float:
@@ -92,6 +106,23 @@ def layers_of(
     return layers
 
 
+def rate_by_norms(function: nn.Module, caller: str) -> float:
+    """Return the product of the constants of a function, the part ``function`` of the caller's module.
+
+    It may be in training, as long as it does what it does in evaluation.
+
+    Raises:
+        ValueError: If no constant is proven. The message begins with ``caller``.
+    """
+
+    def number(layers: Iterable[Layer]) -> float:
+        return product(layer.constant for layer in layers)
+
+    walk = _Walk({}, number, caller, in_training=True)
+    with torch.no_grad():
+        return number(walk.of(function, "function", None, inside_residual=True))
+
+
 def checked_shape(shape: Any) -> Shape:
     """Return the shape of an input as a tuple of integers, or None.
 
@@ -114,8 +145,15 @@ def checked_shape(shape: Any) -> Shape:
 class _Walk:
     """The way through a network."""
 
-    def __init__(self, stated: dict[str, float], number: Callable[[Sequence[Layer]], float]) -> None:
+    def __init__(
+        self,
+        stated: dict[str, float],
+        number: Callable[[Sequence[Layer]], float],
+        caller: str = "lipschitz",
+        in_training: bool = False,
+    ) -> None:
         self.stated, self.left, self.number = stated, set(stated), number
+        self.caller, self.in_training = caller, in_training
 
     def of(self, module: nn.Module, name: str, shape: Shape, inside_residual: bool) -> list[Layer]:
         """Return the layers of a module."""
@@ -131,34 +169,66 @@ class _Walk:
                 layers += self.of(part, prefix + child, shape, inside_residual)
                 shape = layers[-1].after if layers else shape
             return layers
-        if kind is Residual:
-            inner = self.of(
-                module.get_submodule("function"), f"{prefix}function", shape, inside_residual=True
-            )
-            result = (1 + self.number(inner)) * (0.5 if module.mean else 1.0) * ROUNDING
-            return [Layer(None, result, shape, shape)]
+        if kind in _AROUND:
+            function, inner = module.get_submodule("function"), f"{prefix}function"
+            rate = self.number(self.of(function, inner, shape, inside_residual=True))
+            return [Layer(None, _AROUND[kind](module, rate), shape, shape)]
         try:
             known = constant(module, shape)
         except UnknownConstantError as error:
-            _refuse(module, name, str(error), _stated(name))
+            self.refuse(module, name, str(error), self.remedy(name))
         if known is None:
             expected = "a module whose forward is known"
-            remedy = f"{_UNKNOWN.get(kind, '')}{_stated(name)} Known are {', '.join(sorted(KNOWN))}."
-            _refuse(module, name, expected, remedy)
+            names = classes() | {each.__name__ for each in _AROUND}
+            remedy = f"{_UNKNOWN.get(kind, '')}{self.remedy(name)} Known are {', '.join(sorted(names))}."
+            self.refuse(module, name, expected, remedy)
         return [Layer(module, known, shape, _shape_after(module, name, shape))]
 
     def check(self, module: nn.Module, name: str, inside_residual: bool) -> None:
         """Raise if the module does not do what its class says."""
-        if module.training:
-            _refuse(module, name, "a module in evaluation", "Call model.eval() first.")
+        if module.training and not (self.in_training and _does_the_same(module)):
+            expected = (
+                "dropout and batch norms in evaluation" if self.in_training else "a module in evaluation"
+            )
+            remedy = (
+                "In training, what it does is random or changes. Call eval() of it first."
+                if self.in_training
+                else "Call model.eval() first."
+            )
+            self.refuse(module, name, expected, remedy)
         if any(getattr(module, hooks) for hooks in _HOOKS) or any(
             getattr(torch_module, hooks) for hooks in _GLOBAL_HOOKS
         ):
-            _refuse(module, name, "a module without forward hooks", f"Remove them. {_stated(name)}")
+            self.refuse(module, name, "a module without forward hooks", f"Remove them. {self.remedy(name)}")
         if "forward" in vars(module):
-            _refuse(module, name, "a module with the forward of its class", _stated(name))
+            self.refuse(module, name, "a module with the forward of its class", self.remedy(name))
         if inside_residual and getattr(module, "inplace", False):
-            _refuse(module, name, "inplace=False inside a Residual, whose x would change", "Set it.")
+            self.refuse(module, name, "inplace=False inside a Residual, whose x would change", "Set it.")
+
+    def remedy(self, name: str) -> str:
+        """Return what to do about a module without a constant."""
+        return _stated(name) if self.caller == "lipschitz" else _BUILD
+
+    def refuse(self, module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
+        """Raise because of a module."""
+        kind = type_before_parametrizations(module)
+        raise ValueError(
+            f"{self.caller}: expected {expected}, got {name!r}, a {kind.__module__}.{kind.__qualname__}. "
+            f"{remedy}"
+        )
+
+
+def _does_the_same(module: Any) -> bool:
+    """Return whether a module in training does what it does in evaluation, each time that it is called."""
+    if isinstance(module, _RANDOM):
+        return bool(module.p == 0)
+    if isinstance(module, _OF_A_BATCH):
+        return False
+    if not is_parametrized(module):
+        return True
+    # torch's spectral_norm takes a step of its iteration at each read.
+    reads = [[getattr(module, name) for name in module.parametrizations] for _ in range(2)]
+    return all(torch.equal(first, second) for first, second in zip(*reads, strict=True))
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -170,7 +240,7 @@ def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
 def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
     """Return the shape of an output for that of an input, as far as it is known."""
     kind = type_before_parametrizations(module)
-    if kind is StateSpace:
+    if kind in NO_SHAPE:
         return None
     if is_known(shape):
         return _tried(module, name, shape)
@@ -180,12 +250,12 @@ def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
         return (-1,)
     if kind is nn.BatchNorm1d and shape == (-1,):
         return (module.num_features,)
-    return shape if kind in _KEEP or slopes(module) is not None else None
+    return shape if kind in _KEEP or kind in KEEP or slopes(module) is not None else None
 
 
 # Layers that do nothing in evaluation; those whose output has the shape of their input, besides activations.
-NEUTRAL = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-_KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax, MaxMin)
+NEUTRAL = (nn.Identity, *_RANDOM)
+_KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax)
 
 
 def _tried(module: nn.Module, name: str, shape: Shape) -> Shape:
@@ -205,6 +275,10 @@ def _tried(module: nn.Module, name: str, shape: Shape) -> Shape:
     return tuple(output.shape[1:]) or None if len(output) == 1 else None
 
 
+_BUILD = (
+    "Its constant has to be proven: build the function of a torch.nn.Sequential of known layers, without "
+    "hooks, subclasses or a forward of your own."
+)
 _NORMALISED = "It divides by a deviation that can be near 0, so it has no useful constant. "
 _UNKNOWN: dict[type[nn.Module], str] = {nn.LayerNorm: _NORMALISED, nn.GroupNorm: _NORMALISED}
 
@@ -220,11 +294,4 @@ def _stated(name: str) -> str:
     return (
         f"State its constant, if you know one: lipschitz(model, {{{name!r}: L}}). For x + f(x) take "
         "spectral_param.nn.Residual."
-    )
-
-
-def _refuse(module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
-    kind = type_before_parametrizations(module)
-    raise ValueError(
-        f"lipschitz: expected {expected}, got {name!r}, a {kind.__module__}.{kind.__qualname__}. {remedy}"
     )

@@ -2,14 +2,14 @@ r"""Lipschitz constants of layers in the 2-norm, each proven for every input.
 
 Activations
 -----------
-A function of each entry has the constant sup |φ'|, see :mod:`spectral_param.analysis._slopes`. The
+A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The
 Jacobian of
 softmax, diag(p) - ppᵀ, is the covariance of a variable with the values x_i: for ‖x‖ = 1 at most (max x_i
 - min
 x_i)²/4 ≤ 1/2. That of the logarithm of softmax, I - 1pᵀ, is a projector, as its square shows, and has
 the norm
 of its complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. As ‖p‖ < 1 comes near 1 where one class prevails, √n is the
-constant. MaxMin sorts pairs, and sorting moves no two pairs apart, so it has 1.
+constant.
 
 Pooling
 -------
@@ -29,17 +29,13 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param._constants.repeats import Shape, is_known, padded, padding_constant, upsampled
+from spectral_param._constants.slopes import ACTIVATIONS, UnknownConstantError, check_weight, slopes
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
 from spectral_param._precision import to_double
 from spectral_param._register.holders import repeats_results, strides_of
-from spectral_param.analysis._h_infinity import h_infinity
-from spectral_param.analysis._repeats import Shape, is_known, padded, padding_constant, upsampled
-from spectral_param.analysis._slopes import ACTIVATIONS, UnknownConstantError, check_weight, slopes
 from spectral_param.functional._proven_norm import norm_bound
-from spectral_param.nn._max_min import MaxMin
-from spectral_param.nn._modrelu import ModReLU
-from spectral_param.nn._state_space import StateSpace, StateSpaceCell
 
 
 def constant(module: nn.Module, shape: Shape = None) -> float | None:
@@ -148,24 +144,6 @@ def _axes(module: Any, *values: Any) -> Any:
     return zip(*((value,) * axes if isinstance(value, int) else value for value in values), strict=True)
 
 
-def _modrelu(module: Any) -> float:
-    if not bool((module.bias <= 0).all()):
-        raise UnknownConstantError("biases of at most 0: with a positive one modReLU jumps")
-    return 1.0
-
-
-def _state_space(module: Any) -> float:
-    """Return the gain from a sequence to the outputs, from the same initial states."""
-    if any(type_before_parametrizations(cell) is not StateSpaceCell for cell in module.cells):
-        raise UnknownConstantError("cells of the class StateSpaceCell")
-    result = 1.0
-    for i in range(0, len(module.cells), module.num_directions):
-        cells = module.cells[i : i + module.num_directions]
-        # The search ends within 1e-10.
-        result *= math.hypot(*(float(h_infinity(*cell.system())) for cell in cells)) * (1 + 1e-9)
-    return result
-
-
 def _log_softmax(module: Any, shape: Shape) -> float:
     """Return the root of the number of classes."""
     if shape is not None and shape[-1] != -1 and module.dim == -1:
@@ -241,14 +219,40 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.ConstantPad3d: 1.0,
     nn.PixelShuffle: 1.0,
     nn.PixelUnshuffle: 1.0,
-    MaxMin: 1.0,
     nn.GLU: _gated,
     nn.Softmax: 0.5,
     nn.Softmin: 0.5,
     nn.Softmax2d: 0.5,
-    ModReLU: _modrelu,
-    StateSpace: _state_space,
 }
-KNOWN = {"Sequential", "Residual", *ACTIVATIONS, *(kind.__name__ for kind in (*_CONSTANTS, *_BY_SHAPE))} - {
-    "GLU"
-}
+
+# Of the classes of this library, which are registered: those whose output has the shape of their input, and
+# those that return more than an output.
+KEEP: set[type[nn.Module]] = set()
+NO_SHAPE: set[type[nn.Module]] = set()
+
+
+def register(
+    kind: type[nn.Module],
+    found: float | Callable[[Any], float],
+    keeps_shape: bool = False,
+    has_shape: bool = True,
+) -> None:
+    """Let a class of this library have a constant.
+
+    Args:
+        kind: The class.
+        found: The constant, or what returns that of a module.
+        keeps_shape: Whether the output has the shape of the input.
+        has_shape: Whether it returns an output alone.
+    """
+    _CONSTANTS[kind] = found
+    if keeps_shape:
+        KEEP.add(kind)
+    if not has_shape:
+        NO_SHAPE.add(kind)
+
+
+def classes() -> set[str]:
+    """Return the names of the classes that have a constant of their own."""
+    kinds = {kind.__name__ for kind in (*_CONSTANTS, *_BY_SHAPE)} - {"GLU"}
+    return {"Sequential", *ACTIVATIONS, *kinds}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from spectral_param.analysis._slopes import UnknownConstantError
+from spectral_param._constants.slopes import UnknownConstantError
 
 # Of one input, without the batch: sizes; (..., n) if only the last one is known, which layers of the
 # last dimension

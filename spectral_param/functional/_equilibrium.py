@@ -1,0 +1,236 @@
+r"""The solution z of z = φ(Wz + c), by Peaceman-Rachford splitting.
+
+φ acts entry by entry, rises, and has slopes of at most 1. So φ = (I + F)⁻¹ for a monotone F that acts entry
+by entry, and z solves (I - W)z - c + F(z) ∋ 0. Let I - W be strongly monotone in the inner product of Θ², for
+some positive diagonal Θ, as it is where ‖ΘWΘ⁻¹‖ < 1 or the numerical range of ΘWΘ⁻¹ is left of 1. F is
+monotone in this inner product, too. So the solution is unique, and for every α > 0
+
+.. math:: w = V (2z - u + αc), \qquad u ← 2w - (2z - u), \qquad z ← (I + αF)^{-1}(u)
+
+converges to it, with V = (I + α(I - W))⁻¹: Winston and Kolter, "Monotone operator equilibrium networks"
+(2020), section 3, for Θ = I; Θ need not be known. If m is the constant of strong monotony and L = ‖Θ(I -
+W)Θ⁻¹‖, the distance shrinks by sqrt(1 - 4αm/(1 + 2αm + α²L²)) in each step, which is least for α = 1/L:
+Giselsson and Boyd, "Linear convergence and metric selection for Douglas-Rachford splitting and ADMM" (2017).
+
+The resolvent
+-------------
+z = (I + αF)⁻¹(u) is φ(p) for the p with αp + (1 - α)φ(p) = u. φ itself is the resolvent of α = 1 only, but
+for ReLU it is that of every α.
+
+The error
+---------
+With d = z - w after a step, z = φ(Wz + c + e) for e = (I - W)d - d/α. So d is a residual, which needs no
+product.
+
+Gradients
+---------
+With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives λ = D(Wᵀλ + g) to c and λzᵀ
+to W. The equation of λ has the form of that of z, with Wᵀ for W and D for φ. D is the inverse of I + F for
+F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Wᵀ has its numerical range in the coordinates Θ⁻¹. So the
+same iteration converges. A gradient h of λ gives μ = D(Wμ + h) to g, μλᵀ to Wᵀ, and (Wμ + h)∘(Wᵀλ + g) to D.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param._context import full_precision, precise
+from spectral_param._matrices import identity_like
+
+Entrywise = Callable[[Tensor], Tensor]
+
+# The iteration ends when the change is within this many rounding errors of its terms.
+_ROUNDINGS = 4
+# Steps of the estimate of ‖I - W‖.
+_POWERS = 8
+# Steps of Newton's method and of bisection for the resolvent.
+_STEPS = 60
+
+
+class Problem(NamedTuple):
+    """What the iterations of an equation share.
+
+    Attributes:
+        V: ``(n, n)``.
+        alpha: α.
+        limit: The most iterations.
+    """
+
+    V: Tensor
+    alpha: float
+    limit: int
+
+
+class Found(NamedTuple):
+    """A solution.
+
+    Attributes:
+        z: ``(rows, n)``.
+        iterations: How many it took.
+    """
+
+    z: Tensor
+    iterations: int
+
+
+@full_precision
+def prepared(W: Tensor, limit: int) -> Problem:  # (n, n)
+    """Return V for α = 1/‖I - W‖, where the norm is estimated."""
+    A = identity_like(W) - W.detach()
+    x = torch.linspace(1, 2, len(W), dtype=W.dtype, device=W.device)
+    for _ in range(_POWERS):
+        x = A.mT @ (A @ (x / torch.linalg.vector_norm(x)))
+    size = float(torch.linalg.vector_norm(x)) ** 0.5
+    alpha = 1 / size if 0 < size < float("inf") else 1.0
+    return Problem(torch.linalg.inv_ex(identity_like(W) + alpha * A).inverse, alpha, limit)
+
+
+def solved(problem: Problem, c: Tensor, resolvent: Entrywise, u: Tensor) -> Found:  # (rows, n), (rows, n)
+    """Return z of the rows c, from u.
+
+    Args:
+        problem: V, α and the limit.
+        c: ``(rows, n)``.
+        resolvent: Of α.
+        u: The start; z + α(Wz + c - z) for a z.
+    """
+    V, alpha, limit = problem
+    shift, z, count = alpha * c, resolvent(u), 0
+    tolerance = _ROUNDINGS * torch.finfo(c.dtype).eps
+    while count < limit:
+        count += 1
+        half = 2 * z - u
+        w = (half + shift) @ V.mT
+        u = 2 * w - half
+        z = resolvent(u)
+        if not bool((_norms(z - w) > tolerance * (_norms(z) + _norms(u) + _norms(shift))).any()):
+            return Found(z, count)
+    warnings.warn(
+        f"Equilibrium: stopped after {limit} iterations, before the solution was known to rounding. Pass a "
+        "larger max_iterations, or a constraint with a smaller bound.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return Found(z, count)
+
+
+def resolvent_of(phi: Entrywise, alpha: float) -> Entrywise:
+    """Return (I + αF)⁻¹ for φ = (I + F)⁻¹ with slopes from 0 to 1."""
+    if isinstance(phi, torch.nn.ReLU):
+        return phi
+    last: list[Tensor] = []  # The p of the step before, from which the next one is near.
+
+    def resolvent(u: Tensor) -> Tensor:
+        p = _root(phi, alpha, u, last[0] if last else u)
+        last[:] = [p]
+        return phi(p)
+
+    return resolvent
+
+
+def _root(phi: Entrywise, alpha: float, u: Tensor, p: Tensor) -> Tensor:
+    """Return the p with h(p) = αp + (1 - α)φ(p) = u, by Newton's method inside a bracket.
+
+    The slopes of h are between α and 1, in either order. So the root is between p - e/α and p - e for e =
+    h(p) - u.
+    """
+    low = torch.full_like(p, -torch.inf)
+    high = torch.full_like(p, torch.inf)
+    eps = torch.finfo(p.dtype).eps
+    for _ in range(_STEPS):
+        value, slope = value_and_slope(phi, p)
+        e = alpha * p + (1 - alpha) * value - u
+        if not bool((e.abs() > 2 * eps * (u.abs() + value.abs() + alpha * p.abs())).any()):
+            break
+        ends = p - e, p - e / alpha
+        low = torch.maximum(low, torch.minimum(*ends))
+        high = torch.minimum(high, torch.maximum(*ends))
+        newton = p - e / (alpha + (1 - alpha) * slope)
+        p = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+    return p
+
+
+def value_and_slope(phi: Entrywise, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return φ(a) and φ'(a), with their graphs if grad mode is on."""
+    is_recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaf = a if a.requires_grad and is_recorded else a.detach().requires_grad_()
+        value = phi(leaf)
+        (slope,) = torch.autograd.grad(value.sum(), leaf, create_graph=is_recorded)
+    return (value, slope) if is_recorded else (value.detach(), slope)
+
+
+def equilibrium(
+    W: Tensor, c: Tensor, phi: Entrywise, problem: Problem, z: Tensor | None
+) -> tuple[Tensor, int]:
+    """Return z = φ(Wz + c) of rows, with derivatives of every order, and the number of iterations.
+
+    Args:
+        W: ``(n, n)``.
+        c: ``(rows, n)``.
+        phi: φ.
+        problem: Of W.
+        z: A start ``(rows, n)``, None for 0.
+    """
+    with torch.no_grad(), precise(c):
+        start = problem.alpha * c if z is None else z + problem.alpha * (z @ W.mT + c - z)
+        found = solved(problem, c, resolvent_of(phi, problem.alpha), start)
+    z = _Equilibrium.apply(W, c, found.z, phi, problem)  # type: ignore[no-untyped-call]
+    return z, found.iterations
+
+
+class _Equilibrium(torch.autograd.Function):
+    """(W, c, the solution, φ, problem) -> the solution."""
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, c: Tensor, z: Tensor, phi: Entrywise, problem: Problem) -> Tensor:
+        ctx.phi, ctx.problem = phi, problem
+        z = z.clone()
+        ctx.save_for_backward(W, c, z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        W, c, z = ctx.saved_tensors
+        with precise(g):
+            slope = value_and_slope(ctx.phi, z @ W.mT + c)[1]
+            V, alpha, limit = ctx.problem
+            found = _Linear.apply(W.mT, slope, g, Problem(V.mT, alpha, limit))  # type: ignore[no-untyped-call]
+            return found.mT @ z, found, None, None, None
+
+
+class _Linear(torch.autograd.Function):
+    """(W, D, g, problem) -> the λ = D(Wλ + g) of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, slope: Tensor, g: Tensor, problem: Problem) -> Tensor:
+        factor = slope / (slope + problem.alpha * (1 - slope))
+        found = solved(problem, g, lambda u: factor * u, problem.alpha * g).z
+        ctx.problem = problem
+        ctx.save_for_backward(W, slope, g, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+        W, slope, g, found = ctx.saved_tensors
+        V, alpha, limit = ctx.problem
+        with precise(h):
+            mu = _Linear.apply(W.mT, slope, h, Problem(V.mT, alpha, limit))  # type: ignore[no-untyped-call]
+            return mu.mT @ found, (mu @ W + h) * (found @ W.mT + g), mu, None
+
+
+def _norms(t: Tensor) -> Tensor:  # (rows, n) -> (rows,)
+    return torch.linalg.vector_norm(t, dim=-1)
+
+
+@full_precision
+@torch.no_grad()
+def residual(W: Tensor, c: Tensor, phi: Entrywise, z: Tensor) -> float:
+    """Return the largest ‖z - φ(Wz + c)‖ of a row, 0 without rows."""
+    found = _norms(z - phi(z @ W.mT + c))
+    return float(found.max()) if len(found) else 0.0
