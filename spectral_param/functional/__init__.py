@@ -5,6 +5,7 @@ take numpy arrays, too; anything else raises a :class:`ValueError`, which says w
 """
 
 from spectral_param._recurrence.activation import modrelu
+from spectral_param._recurrence.delta import delta_product
 from spectral_param._recurrence.dispatch import rnn
 from spectral_param._recurrence.goru import goru
 from spectral_param.functional._cayley import cayley, cayley_inverse, scaled_cayley
@@ -20,6 +21,7 @@ from spectral_param.functional._spectral_radius import dominant_eigen, spectral_
 __all__ = [
     "cayley",
     "cayley_inverse",
+    "delta_product",
     "dominant_eigen",
     "doubly_stochastic",
     "exponential",

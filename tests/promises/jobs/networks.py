@@ -21,6 +21,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     ),
     "ContractingGRU": lambda **o: sp.nn.ContractingGRU(2, 5, rate=0.9, **o),
     "ContractingRNN": lambda **o: sp.nn.ContractingRNN(2, 5, growth=3.0, **o),
+    "DeltaProduct": lambda **o: sp.nn.DeltaProduct(2, 6, num_layers=2, num_heads=2, rate=0.99, **o),
     "ENRNN": lambda **o: sp.nn.ENRNN(2, 4, 3, **o),
     "EUNN": lambda **o: sp.nn.EUNN(2, 6, **o),
     "ExpRNN": lambda **o: sp.nn.ExpRNN(2, 5, **o),
@@ -36,6 +37,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     ),
     "URNN": lambda **o: sp.nn.URNN(2, 6, **o),
     "BlockRNNCell": lambda **o: sp.nn.BlockRNNCell(2, [(4, sp.ScaledCayley())], **o),
+    "DeltaProductCell": lambda **o: sp.nn.DeltaProductCell(2, 4, strength="reflection", values=False, **o),
     "GORUCell": lambda **o: sp.nn.GORUCell(2, 4, **o),
     "StateSpaceCell": lambda **o: sp.nn.StateSpaceCell(2, 4, 3, gain=1.0, **o),
 }
