@@ -56,19 +56,6 @@ TRAININGS: dict[str, dict[str, tuple[Make, dict[str, Any]]]] = {
             {"steps": 100_000, "longest": 64, "seconds": 60.0, "falling": False},
         ),
     },
-    "A5": {
-        "two, β = 2, no values": (lambda: delta(size=6, **_TURNS), {"steps": 1500, "longest": 64}),
-        "LSTM, 64 units": (
-            lambda: lstm(64),
-            {"steps": 100_000, "longest": 64, "seconds": 90.0, "falling": False},
-        ),
-    },
-    "S5": {
-        "four, β = 2, no values": (
-            lambda: delta(size=6, reflections=4, **_TURNS),
-            {"steps": 1500, "longest": 64},
-        ),
-    },
 }
 
 

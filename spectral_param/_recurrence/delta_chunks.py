@@ -1,7 +1,8 @@
 r"""Products of reflections that the input chooses: all steps of a chunk at once.
 
-A step has a query q, and r times a unit key k, a value v and a strength β. A state S, ``(d, e)``, goes
+A step has a query q, and r times a unit key k, a value v and a strength β. A state S, of shape (d, e), goes
 through
+
 .. math::
     S ← a_t S, \qquad S ← S - β_i k_i (k_i^T S - v_i^T) \;\; r\text{ times}, \qquad y_t = S^T q_t.
 
@@ -129,12 +130,16 @@ class Decays(NamedTuple):
     end: Tensor
 
 
-def decays(a: Tensor, r: int) -> Decays:
-    """Return the products, in the dtype of a."""
+def products_of(a: Tensor) -> Tensor:
+    """Return a_s ... a_t at (t, s), ``(B, c, c + 1)``, and 1 for s > t."""
     c = a.shape[1]
-    # products[t, s] is a_s ... a_t; 1 if s > t. By products, not by logarithms: a may be 0.
     counts = torch.ones(c, c + 1, dtype=torch.bool, device=a.device).tril()
-    products = torch.where(counts, a[:, :, None], 1).cumprod(dim=1)
+    # By products, not by logarithms: a may be 0.
+    return torch.where(counts, a[:, :, None], 1).cumprod(dim=1)
+
+
+def decays(products: Tensor, r: int) -> Decays:
+    """Return the products where they are needed."""
     read = products[:, :, 1:].repeat_interleave(r, dim=2)
     return Decays(
         read.repeat_interleave(r, dim=1),
@@ -144,6 +149,22 @@ def decays(a: Tensor, r: int) -> Decays:
         read[:, -1, :, None],
         products[:, -1:, :1],
     )
+
+
+def _pulled_to_decays(products: Tensor, g: Decays, r: int) -> Tensor:
+    """Return the gradient of a for those of the products.
+
+    The derivative of a_s ... a_t with respect to a_τ is the product of what stands before τ and after it.
+    """
+    c = products.shape[1]
+    columns = g.within.unflatten(1, (c, r)).sum(dim=2).unflatten(2, (c, r)).sum(dim=3)
+    columns += g.read.unflatten(2, (c, r)).sum(dim=3)
+    columns[:, -1] += g.rest[..., 0].unflatten(1, (c, r)).sum(dim=2)
+    first = g.rows.unflatten(1, (c, r)).sum(dim=2) + g.steps
+    first[:, -1:] += g.end
+    before = torch.cat([torch.ones_like(products[:, :1]), products[:, :-1]], dim=1).tril()
+    after = products[:, :, 1:].tril()
+    return (before * (after.mT @ torch.cat([first, columns], dim=2))).sum(dim=2)
 
 
 def _wide(like: Tensor) -> torch.dtype:
@@ -177,9 +198,9 @@ def chunk_forward(
         error = -(K @ state) if v is None else torch.baddbmm(v, K, state, alpha=-1)
         U = _solved(A, beta * error)
         return torch.baddbmm(M @ U, q, state), torch.baddbmm(state, K.mT, U)
-    Γ = decays(decay.to(wide), k.shape[1] // q.shape[1])
-    A = A * Γ.within
-    Γ = Decays(*(t.to(k.dtype) for t in Γ))
+    products, r = products_of(decay.to(wide)), k.shape[1] // q.shape[1]
+    A = A * decays(products, r).within
+    Γ = decays(products.to(k.dtype), r)
     error = -Γ.rows * (K @ state)
     U = _solved(A, beta * (error if v is None else v + error))
     y = (M * Γ.read) @ U + Γ.steps * (q @ state)
@@ -269,13 +290,12 @@ def _chunk_backward(
     gram = unrounded @ unrounded.mT
     A = beta.to(wide) * gram
     Γ: Decays | None = None
-    graph: tuple[Tensor, Decays] | None = None
+    products, r = None, k.shape[1] // q.shape[1]
     if decay is not None:
-        with torch.enable_grad():
-            a = decay.to(wide).detach().requires_grad_()
-            graph = a, decays(a, k.shape[1] // q.shape[1])
-        A *= graph[1].within.detach()
-        Γ = Decays(*(t.detach().to(k.dtype) for t in graph[1]))
+        products = products_of(decay.to(wide))
+        A *= decays(products, r).within
+        products = products.to(k.dtype)
+        Γ = decays(products, r)
     n = A.shape[-1]
     inverse = torch.linalg.solve_triangular(
         A, torch.eye(n, dtype=wide, device=A.device).expand_as(A), upper=False, unitriangular=True
@@ -313,16 +333,16 @@ def _chunk_backward(
     g_k = (g_K - K * (g_K * K).sum(dim=-1, keepdim=True)) * inverse_length
     g_S = torch.baddbmm(D if Γ is None else Γ.end * D, q.mT, γg).baddbmm_(K.mT, γg_E, alpha=-1)
     g_decay = None
-    if graph is not None:
-        of_products = (
+    if products is not None:
+        of_products = Decays(
             beta * g_A * gram,
             g_M * QK,
             -(g_v * KS).sum(dim=-1, keepdim=True),
             (g * (q @ S)).sum(dim=-1, keepdim=True),
             (U * KD).sum(dim=-1, keepdim=True),
-            (D * S).sum(dim=(-2, -1), keepdim=True),
+            (D * S).sum(dim=(-2, -1)).reshape(-1, 1, 1),
         )
-        (g_decay,) = torch.autograd.grad(graph[1], graph[0], [t.to(wide) for t in of_products])
+        g_decay = _pulled_to_decays(products, of_products, r)
     return (g_q, g_k, None if v is None else g_v, g_beta, g_decay), g_S
 
 

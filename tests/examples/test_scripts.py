@@ -38,6 +38,7 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
         "BlockRNN",
         "BlockRNNCell",
         "ContractingGRUCell",
+        "DeltaProductCell",
         "GORUCell",
         "MaxMin",
         "ModReLU",
