@@ -137,9 +137,9 @@ for name, make in (("LSTM", three["LSTM"]), ("four reflections", lambda: turned(
 # %%
 # How far it holds
 # ----------------
-# Two reflections follow three cards, and four follow five, far beyond the 32 shuffles of training (shaded). So
-# does an LSTM with three cards, in as many steps, but not with five. One reflection cannot: the product of two
-# shuffles would have to be one reflection, too.
+# Two reflections follow three cards, and four follow five, far beyond the 32 shuffles of training (shaded).
+# So does an LSTM with three cards, in as many steps, but not with five. One reflection cannot: the product of
+# two shuffles would have to be one reflection, too.
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
 for ax, (title, found) in zip(axes, results.items(), strict=True):
