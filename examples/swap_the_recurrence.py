@@ -61,6 +61,7 @@ SYSTEMS = {
     "ExpRNN": System(lambda n: sp.nn.ExpRNN(1, n), slow(sp.SkewExponential)),
     "ContractingRNN": System(lambda n: sp.nn.ContractingRNN(1, n, rate=0.999)),
     "ContractingGRU": System(lambda n: sp.nn.ContractingGRU(1, n, rate=1)),
+    "DeltaProduct": System(lambda n: sp.nn.DeltaProduct(1, n, num_heads=2 if n % 2 == 0 else 1)),
     "StateSpace": System(lambda n: sp.nn.StateSpace(1, n, n, 2, "relu", moduli=(0.99, 0.9999))),
     "ORNN": System(lambda n: sp.nn.ORNN(1, n)),
     "SpectralRNN": System(lambda n: sp.nn.SpectralRNN(1, n)),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from examples.demo import certificate, figures, forecast, memory, report
+from examples.demo import cards, certificate, figures, forecast, memory, report
 from examples.demo.settings import SEEDS, rows
 from examples.papers import checkpoint
 from examples.papers.cli import number_of_threads, seed
 from examples.papers.trainer import DivergedError
 
-FIGURES = "memory.png, certificate.png, forecast.png"
+FIGURES = "memory.png, cards.png, certificate.png, forecast.png"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int | None]) -> None:
-    """Run the three parts, print their tables, and write the figures and the numbers.
+    """Run the four parts, print their tables, and write the figures and the numbers.
 
     Args:
         output: Folder to write to.
@@ -63,15 +63,23 @@ def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int |
     """
     seeds = list(range(options.seed, options.seed + (1 if options.quick else SEEDS)))
     trained = memory.train(rows(options.quick), output, seeds, options.resume, stop)
-    parts = {"memory": [memory.record(each) for each in trained], "certificate": [], "forecast": []}
+    parts = {
+        "memory": [memory.record(each) for each in trained],
+        "cards": [],
+        "certificate": [],
+        "forecast": [],
+    }
     print(f"\n{report.memory(parts['memory'])}\n")
     enrnn = next(network for network in trained if network.row.label == "ENRNN")
     figures.memory(output / "memory.png", parts["memory"], enrnn.before, enrnn.after)
     for each in seeds:
+        parts["cards"] += cards.compare(each, options.quick)
         parts["certificate"] += certificate.compare(each, options.quick)
         parts["forecast"].append(forecast.compare(each, options.quick))
         if number := stop():
-            raise checkpoint.InterruptedRunError(f"seed {each} of the second and third part", number)
+            raise checkpoint.InterruptedRunError(f"seed {each} of the parts that follow", number)
+    print(f"{report.cards(parts['cards'])}\n")
+    figures.cards(output / "cards.png", parts["cards"])
     print(f"{report.certificate(parts['certificate'])}\n\n{report.forecast(parts['forecast'])}")
     figures.certificate(output / "certificate.png", parts["certificate"])
     figures.forecast(output / "forecast.png", parts["forecast"])
@@ -86,7 +94,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
-        description="Networks that remember, a network with a certificate under attack, and a forecast.",
+        description="Networks that remember, that follow, with a certificate under attack; and a forecast.",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), help="folder to write (%(default)s)"

@@ -1,4 +1,4 @@
-"""The three figures. They use matplotlib's objects, not pyplot, so they need no display."""
+"""The four figures. They use matplotlib's objects, not pyplot, so they need no display."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
+from examples.demo.cards import GUESSING as GUESSING_AN_ORDER
+from examples.demo.cards import LONGEST
 from examples.demo.forecast import MODELS
 from examples.demo.settings import GUESSING
 
@@ -81,6 +83,35 @@ def _disc(axes: Axes, before: Tensor, after: Tensor) -> None:
     x, y = after.real.numpy(), after.imag.numpy()
     axes.scatter(x, y, s=16, label="after training", color=BLUE)
     axes.set(aspect="equal", xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+
+
+def cards(path: Path, records: list[dict[str, Any]]) -> None:
+    """Draw how many orders are right over the number of shuffles: a line for each network and seed.
+
+    Args:
+        path: PNG file to write.
+        records: The numbers of each network and seed.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        axes = figure.subplots()
+        networks = list(dict.fromkeys(entry["network"] for entry in records))
+        labelled = set()
+        for entry in records:
+            name = entry["network"]
+            colour = (BLUE, ACCENT, ORANGE)[networks.index(name)]
+            label = None if name in labelled else name
+            axes.plot(entry["lengths"], entry["right"], "o-", color=colour, linewidth=1.6, label=label)
+            labelled.add(name)
+        axes.axhline(GUESSING_AN_ORDER, color=GREY, linestyle="--", linewidth=1.2, label="guessing")
+        lengths = records[0]["lengths"]
+        axes.set_title(f"Three cards, trained on at most {LONGEST} shuffles: a line for each seed")
+        axes.set(xscale="log", xlabel="shuffles", ylabel="orders that are right", ylim=(0, 1.02))
+        axes.set_xticks(lengths, map(str, lengths))
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(loc="center right")
+        _save(figure, path)
 
 
 def certificate(path: Path, records: list[dict[str, Any]]) -> None:

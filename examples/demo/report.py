@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import spectral_param as sp
+from examples.demo.cards import GUESSING as GUESSING_AN_ORDER
 from examples.demo.settings import GUESSING
 from examples.papers.config import Row
 
@@ -57,6 +58,23 @@ def memory(records: list[dict[str, Any]]) -> str:
             )
         )
     return _table("A network that remembers: digits, read pixel by pixel", rows)
+
+
+def cards(records: list[dict[str, Any]]) -> str:
+    """Return the table of the networks that follow a shuffle.
+
+    Args:
+        records: What :func:`examples.demo.cards.compare` returned for all seeds.
+    """
+    lengths = records[0]["lengths"]
+    rows: list[tuple[str, ...]] = [
+        ("network", *(f"right after up to {length}" for length in lengths), "guessing", "seconds")
+    ]
+    for name, entries in _by_network(records).items():
+        cells = (spread([entry["right"][i] for entry in entries], ".1%") for i in range(len(lengths)))
+        seconds = sum(entry["seconds"] for entry in entries)
+        rows.append((name, *cells, f"{GUESSING_AN_ORDER:.1%}", f"{seconds:.0f}"))
+    return _table("A network that follows: three cards, shuffled again and again", rows)
 
 
 def certificate(records: list[dict[str, Any]]) -> str:

@@ -127,3 +127,20 @@ def reversal(sizes: list[int], device: torch.device) -> Tensor:
     sequence = torch.arange(len(step), device="cpu") - starts[step]
     mirrored = lengths[sequence] - 1 - step
     return (starts[mirrored] + sequence).to(device)
+
+
+def padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return rows ``(rows, n)`` as ``(steps, batch, n)``, where sequences have ended padded with zeros.
+
+    Returns:
+        Also whether a sequence is running, ``(batch, steps)``, and the place of each row among all ``steps ·
+        batch``. Both are None for sequences of one length.
+    """
+    steps, batch = len(sizes), sizes[0]
+    if sizes[-1] == batch:
+        return rows.view(steps, batch, rows.shape[-1]), None, None
+    counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
+    running = counts[:, None] > torch.arange(batch, device="cpu")
+    place = running.flatten().nonzero()[:, 0].to(rows.device)
+    whole = rows.new_zeros(steps * batch, rows.shape[-1]).index_copy(0, place, rows)
+    return whole.view(steps, batch, -1), running.T.to(rows.device), place

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param.errors import NotFiniteError
 from spectral_param.functional._checks import check_module
 from spectral_param.functional._gate_weights import Weights, as_array
 from spectral_param.functional._gru_growth import scaling_of
@@ -25,14 +26,15 @@ from spectral_param.functional._recurrent_modules import (
 )
 from spectral_param.nn._block_rnn import BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRUCell
+from spectral_param.nn._delta_product import DeltaProduct, DeltaProductCell
 from spectral_param.nn._goru import GORUCell
 from spectral_param.nn._sequence_layer import SequenceLayer
 from spectral_param.nn._state_space import StateSpace, StateSpaceCell
 
 _NAME = "contraction"
 _EXPECTED = (
-    "an RNN, GRU or LSTM of torch.nn, a cell of them, a ContractingGRU, ContractingRNN, BlockRNN or cell of "
-    "spectral_param.nn, or a torch.nn.ModuleList of such modules in a row"
+    "an RNN, GRU or LSTM of torch.nn, a cell of them, a ContractingGRU, ContractingRNN, BlockRNN, "
+    "DeltaProduct or cell of spectral_param.nn, or a torch.nn.ModuleList of such modules in a row"
 )
 
 
@@ -62,6 +64,10 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     says, and a GRU has the rate 1 at best; an LSTM has none. A :class:`spectral_param.nn.ContractingGRU`
     needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or by
     ρ(\|W\|), whichever is less. A rate that is not proven may exist: the proof takes absolute values.
+
+    One layer of a :class:`spectral_param.nn.DeltaProduct` has its own rate, or 1, in the 2-norm: a product of
+    reflections has a norm of at most 1. Of several layers nothing is proven, because the reflections of the
+    second one are chosen by what the first one returns, which differs between the runs.
 
     The proof does not hold for a network whose output is fed back into its input.
 
@@ -96,6 +102,8 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     """
     check_module(module, "module")
     bound = check_input_bound(input_bound)
+    if isinstance(module, (DeltaProduct, DeltaProductCell)):
+        return _of_reflections(module)
     parts = _in_a_row(module, bound) if isinstance(module, nn.ModuleList) else [_part(module, bound)]
     for part in parts:
         if isinstance(part, str):
@@ -106,6 +114,28 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
     return Contraction(proof.rate, scaling, _starts(parts, module), proof.norm, proof.obstacle)  # type: ignore[arg-type]
 
 
+def _of_reflections(module: DeltaProduct | DeltaProductCell) -> Contraction:
+    """Return what the norms of products of reflections prove."""
+    is_cell = isinstance(module, DeltaProductCell)
+    cells: list[Any] = [module] if isinstance(module, DeltaProductCell) else list(module.cells)
+    for cell in cells:
+        if not all(bool(p.isfinite().all()) for p in cell.parameters()):
+            raise NotFiniteError(f"{_NAME}: expected finite weights, got NaN or infinite ones.")
+    shape = module.state_shape if is_cell else (len(cells), *module.state_shape)
+    ones = torch.ones(shape, dtype=torch.float64, device="cpu")
+    starts = torch.full_like(ones, math.inf)
+    if len(cells) > 1:
+        return Contraction(None, None, starts, "2", _DIFFERENT_INPUTS)
+    rate = cells[0].rate
+    return Contraction(1.0 if rate is None else rate, ones, starts, "2", None)
+
+
+_DIFFERENT_INPUTS = (
+    "layer 1: its reflections are chosen by what layer 0 returns, which differs between the runs. Each layer "
+    "by itself has a rate, for given inputs: contraction(module.cells[k])."
+)
+
+
 def _part(module: nn.Module, bound: float) -> _Part | str:
     """Return the layers of a module, or what stands in the way of any proof."""
     kind = type_before_parametrizations(module)
@@ -114,6 +144,11 @@ def _part(module: nn.Module, bound: float) -> _Part | str:
     if kind in (ContractingGRUCell, BlockRNNCell, GORUCell):
         found = _cell(module, "the cell", bound)
         return found if isinstance(found, str) else _Part([[found]], is_cell=True)
+    if isinstance(module, (DeltaProduct, DeltaProductCell)):
+        return (
+            "a DeltaProduct in a row with others: its reflections are chosen by what the network before it "
+            "returns, and differ between the runs. Pass it by itself."
+        )
     if isinstance(module, (StateSpace, StateSpaceCell)):
         refuse(
             module,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spectral_param import _guesses
 from spectral_param._recurrence.activation import modrelu
+from spectral_param._recurrence.delta import delta_product
 from spectral_param._recurrence.dispatch import rnn
 from spectral_param._recurrence.goru import goru
 from spectral_param.functional._cayley import cayley, cayley_inverse, scaled_cayley
@@ -23,6 +24,7 @@ from spectral_param.functional._spectral_radius import dominant_eigen, spectral_
 __all__ = [
     "cayley",
     "cayley_inverse",
+    "delta_product",
     "dominant_eigen",
     "doubly_stochastic",
     "exponential",

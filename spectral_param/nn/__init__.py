@@ -8,6 +8,7 @@ from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
 from spectral_param.nn._contracting_rnn import ContractingRNN
+from spectral_param.nn._delta_product import DeltaProduct, DeltaProductCell
 from spectral_param.nn._equilibrium import Equilibrium
 from spectral_param.nn._goru import GORU, GORUCell
 from spectral_param.nn._max_min import MaxMin
@@ -40,6 +41,8 @@ __all__ = [
     "ContractingGRU",
     "ContractingGRUCell",
     "ContractingRNN",
+    "DeltaProduct",
+    "DeltaProductCell",
     "Equilibrium",
     "ExpRNN",
     "GORUCell",

@@ -21,18 +21,19 @@ from spectral_param._register.reset import let_reset_renew
 from spectral_param.errors import UnsupportedDtypeError
 
 
-def check_step(input: Tensor, hx: Tensor | None, input_size: int, state_size: int) -> None:
+def check_step(input: Tensor, hx: Tensor | None, input_size: int, *state_shape: int) -> None:
     """Raise unless an input and a state are of the same batch, or of none."""
     if input.ndim not in (1, 2) or input.shape[-1] != input_size:
         raise ValueError(
             f"input: expected shape (batch, {input_size}) or ({input_size},), got "
             f"{tuple(input.shape)}. For a sequence take the layer, or call the cell for each time step."
         )
-    expected = (*input.shape[:-1], state_size)
+    expected = (*input.shape[:-1], *state_shape)
     if hx is not None and hx.shape != expected:
+        same = ", -1" * len(state_shape)
         raise ValueError(
             f"hx: expected shape {expected} for this input, got {tuple(hx.shape)}. Repeat one for the "
-            "whole batch with hx.expand(batch, -1)."
+            f"whole batch with hx.expand(batch{same})."
         )
 
 

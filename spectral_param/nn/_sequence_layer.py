@@ -68,6 +68,11 @@ class SequenceLayer(nn.Module):
         self.return_output = return_output
         self.output_size = self.hidden_size * self.num_directions * (2 if real_output else 1)
 
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Shape of a state of one cell and one sequence."""
+        return (self.hidden_size,)
+
     def run_cell(
         self, cell: nn.Module, rows: Tensor, h0: Tensor | None, sizes: list[int], return_output: bool
     ) -> tuple[Tensor | None, Tensor]:
@@ -76,13 +81,13 @@ class SequenceLayer(nn.Module):
         Args:
             cell: One of ``cells``.
             rows: Inputs ``(rows, features)``, all time steps stacked as in a ``PackedSequence``.
-            h0: Initial states ``(batch, hidden_size)``, or None for zeros.
+            h0: Initial states ``(batch, *state_shape)``, or None for those of the network.
             sizes: Number of rows of each step, not increasing.
             return_output: Whether all states are needed. If not, they may be returned nevertheless.
 
         Returns:
-            All states ``(rows, hidden_size)``, or None, and the last state of each sequence
-            ``(batch, hidden_size)``.
+            The output, all states ``(rows, hidden_size)`` unless the cell has others, or None; and the last
+            state of each sequence ``(batch, *state_shape)``.
         """
         raise NotImplementedError
 
@@ -171,9 +176,9 @@ class SequenceLayer(nn.Module):
     def _run(self, rows: Tensor, sizes: list[int], hx: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Run all layers on stacked time steps; see ``spectral_param._recurrence.sequence``."""
         cells = list(self.cells)
-        count, n = len(cells), self.hidden_size
+        count = len(cells)
         states: list[Tensor | None]
-        states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], n))
+        states = [None] * count if hx is None else list(hx.reshape(count, sizes[0], *self.state_shape))
         reverse = reversal(sizes, rows.device) if self.bidirectional else None
         last_states = []
         for layer in range(self.num_layers):
@@ -201,10 +206,11 @@ class SequenceLayer(nn.Module):
             return
         if not isinstance(hx, Tensor):
             check_tensor(hx, "hx")
-        count, n = len(self.cells), self.hidden_size
-        names, expected = "(layers * directions, batch, hidden_size)", torch.Size((count, batch, n))
+        count, shape = len(self.cells), self.state_shape
+        own = "hidden_size" if len(shape) == 1 else ", ".join(map(str, shape))
+        names, expected = f"(layers * directions, batch, {own})", torch.Size((count, batch, *shape))
         if not batched:
-            names, expected = "(layers * directions, hidden_size)", torch.Size((count, n))
+            names, expected = f"(layers * directions, {own})", torch.Size((count, *shape))
         if hx.shape != expected:
             raise ValueError(f"hx: expected shape {names} = {tuple(expected)}, got {tuple(hx.shape)}.")
 

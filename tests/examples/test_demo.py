@@ -18,7 +18,7 @@ import torch
 
 import spectral_param as sp
 from examples.demo import __main__ as entry
-from examples.demo import certificate, cli, forecast, memory
+from examples.demo import cards, certificate, cli, forecast, memory
 from examples.demo.settings import COMPARED, rows
 from examples.papers import checkpoint, networks, tasks
 from examples.papers.trainer import Trainer
@@ -44,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def numbers(output: Path) -> dict[str, Any]:
     """All results but the times."""
     contents = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    for run in contents["memory"]:
+    for run in contents["memory"] + contents["cards"]:
         del run["seconds"]
     return contents
 
@@ -94,8 +94,26 @@ def test_finished_run_prints_its_table_again_without_training(
     assert numbers(finished) == before
     table = capsys.readouterr().out
     assert re.search(r"^LSTM +[\d.]+% +10\.0% ", table, re.MULTILINE)
+    assert re.search(r"^DeltaProduct +[\d.]+% ", table, re.MULTILINE)
     assert re.search(r"^SpectralNorm\(1\.0\) +0\.5 +[\d.]+% +[\d.]+% +[01]\.\d\d$", table, re.MULTILINE)
     assert re.search(r"^least squares +\d\.\d+ +\d\.\d+$", table, re.MULTILINE)
+
+
+def test_decks_are_the_products_of_their_shuffles() -> None:
+    chosen, orders = cards.decks(5, 4)
+    for k in range(4):
+        deck = [0, 1, 2]
+        for shuffle, order in zip(chosen[:, k], orders[:, k], strict=True):
+            deck = [deck[place] for place in cards.SHUFFLES[shuffle].tolist()]
+            assert cards.SHUFFLES[order].tolist() == deck
+
+
+@pytest.mark.nightly
+def test_two_reflections_follow_three_cards() -> None:
+    found = {entry["network"]: entry["right"] for entry in cards.compare(seed=0)}
+    assert found["DeltaProduct"][1] > 0.9
+    assert found["one reflection"][1] < 0.6
+    assert found["ScoRNN"][1] < 0.6
 
 
 @pytest.mark.nightly

@@ -39,6 +39,7 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
         "BlockRNNCell",
         "ContractingGRUCell",
         "Equilibrium",
+        "DeltaProductCell",
         "GORUCell",
         "MaxMin",
         "ModReLU",

@@ -286,3 +286,33 @@ def test_a_diagonal_metric_of_gates_warns(kind) -> None:
         sp.analysis.lyapunov_certificate(net.weight_hh_l0, metric="diagonal")
     with pytest.warns(UserWarning, match=r"contraction.*ContractingGRU"):
         sp.constrain(net, "weight_hh_l0", sp.LyapunovForm(0.9, metric="diagonal"))
+
+
+def test_products_of_reflections() -> None:
+    for rate in (None, 0.9):
+        net = sp.nn.DeltaProduct(3, 8, num_heads=2, rate=rate)
+        certificate = contraction(net)
+        assert certificate.rate == (1 if rate is None else rate)
+        assert certificate.norm == "2"
+        assert certificate.scaling.shape == certificate.starts.shape == (1, 2, 4, 4)
+        assert contraction(net.cells[0]).scaling.shape == (2, 4, 4)
+    stack = contraction(sp.nn.DeltaProduct(3, 8, 2, rate=0.9))
+    assert stack.rate is None
+    assert "layer 1" in stack.obstacle
+    assert contraction(nn.ModuleList([net, sp.nn.ContractingGRU(8, 4)])).rate is None
+    net.cells[0].weight_ih.data[0, 0] = math.nan
+    with refused("finite"):
+        contraction(net)
+
+
+def test_two_layers_of_reflections_move_apart() -> None:
+    """What the obstacle says: the second layer reads what differs."""
+    torch.manual_seed(0)
+    largest = 0.0
+    for _ in range(20):
+        net = sp.nn.DeltaProduct(2, 8, 2, num_heads=2, dtype=torch.float64)
+        x, first = torch.randn(50, 1, 2).double(), torch.randn(2, 1, *net.state_shape).double()
+        second = first + 1e-3 * torch.randn(first.shape).double()
+        apart = (net(x, first)[1] - net(x, second)[1]).norm() / (first - second).norm()
+        largest = max(largest, apart.item())
+    assert largest > 2

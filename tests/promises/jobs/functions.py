@@ -39,6 +39,15 @@ def _functions() -> dict[str, Job]:
     return {
         "cayley": derived(f.cayley, skew),
         "cayley_inverse": derived(f.cayley_inverse, rotation(6)),
+        "delta_product": derived(
+            lambda q, k, v, b, a, s: f.delta_product(q, k, v, b.sigmoid(), decay=a.sigmoid(), state=s),
+            normal(3, 20, 4),
+            normal(3, 40, 4, seed=1),
+            normal(3, 40, 5, seed=2),
+            normal(3, 40, seed=3),
+            normal(3, 20, seed=4),
+            normal(3, 4, 5, seed=5),
+        ),
         "dominant_eigen": derived(lambda T: f.dominant_eigen(T).eigenvalue, W),
         "exponential": derived(f.exponential, skew),
         "exponential, large": derived(f.exponential, 1e4 * skew),
