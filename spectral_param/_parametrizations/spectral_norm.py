@@ -217,7 +217,7 @@ class SpectralNorm(Measured):
         """Return the singular vectors at values that are at the bound, up to rounding."""
         size, rounding, _ = self.measure(W, self._eps_of(W))
         c = self._bound_for(W, size)
-        rounding = torch.as_tensor(rounding).to(size) + self.ROUNDINGS * self._eps_of(W) * c
+        rounding = rounding + self.ROUNDINGS * self._eps_of(W) * c
         if not bool((size >= c - rounding).any()):
             return W[..., :0], W.mT[..., :0]
         like = W.real
