@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "carried: the last layer gets the initial state of the first one",
         "spectral_param/nn/_sequence_layer.py",
-        "list(hx.reshape(count, sizes[0], n))",
-        "list(hx.reshape(count, sizes[0], n))[::-1]",
+        "list(hx.reshape(count, sizes[0], *self.state_shape))",
+        "list(hx.reshape(count, sizes[0], *self.state_shape))[::-1]",
         "torch_nn_rnn",
     ),
     Fault(
