@@ -92,6 +92,8 @@ def learned() -> Table:
     rows = []
     for name in SETS:
         found = list(named("equilibrium", name).values())
+        if not found:
+            continue
         errors, seconds, iterations, norms = (
             [result[key] for result in found] for key in ("error", "seconds", "iterations", "norm")
         )

@@ -12,9 +12,9 @@ FAULTS = (
     ),
     Fault(
         "identity: a residual block has the constant of its function",
-        "spectral_param/_constants/network.py",
-        "(1 + self.number(inner)) *",
-        "self.number(inner) *",
+        "spectral_param/nn/_constants.py",
+        "return (1 + rate) *",
+        "return rate *",
         "residual",
     ),
     Fault(

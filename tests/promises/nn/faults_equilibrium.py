@@ -6,14 +6,14 @@ _FILE = "spectral_param/functional/_equilibrium.py"
 
 FAULTS = (
     Fault(
-        "resolvent: the activation stands in for the resolvent of every step",
+        "proximal: the activation stands in for the resolvent of every step",
         _FILE,
         "    if isinstance(phi, torch.nn.ReLU):",
         "    if True:",
         "one_solution",
     ),
     Fault(
-        "transposed: the gradient is solved with W in place of its transpose",
+        "untransposed: the gradient is solved with W in place of its transpose",
         _FILE,
         "found = _Linear.apply(W.mT, slope, g, Problem(V.mT, alpha, limit))",
         "found = _Linear.apply(W, slope, g, Problem(V, alpha, limit))",
@@ -34,14 +34,14 @@ FAULTS = (
         "one_solution",
     ),
     Fault(
-        "start: the iteration starts at the solution in place of what belongs to it",
+        "warm: the iteration starts at the solution in place of what belongs to it",
         _FILE,
         "z + problem.alpha * (z @ W.mT + c - z)",
         "z",
         "near_start",
     ),
     Fault(
-        "bound: a constraint with the bound 1 is taken",
+        "unproven: a constraint with the bound 1 is taken",
         "spectral_param/nn/_equilibrium.py",
         "isinstance(bound, float) and bound < 1",
         "isinstance(bound, float) and bound <= 1",

@@ -4,7 +4,7 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "few: the iteration takes half of the iterations that the rate proves",
+        "hasty: the iteration takes half of the iterations that the rate proves",
         "spectral_param/functional/_implicit.py",
         "math.ceil(math.log(4 * eps / (1 - rate)) / math.log(rate))",
         "math.ceil(math.log(4 * eps / (1 - rate)) / math.log(rate)) // 9",
@@ -18,7 +18,7 @@ FAULTS = (
         "derivatives",
     ),
     Fault(
-        "frozen: the second derivative takes the solution for a constant",
+        "pinned: the second derivative takes the solution for a constant",
         "spectral_param/functional/_implicit.py",
         "r = equation.residual(z.view_as(z), *aliases)",
         "pass",
@@ -32,14 +32,14 @@ FAULTS = (
         "in_the_mean",
     ),
     Fault(
-        "signs: all terms of the series are added",
+        "alternating: all terms of the series are added",
         "spectral_param/nn/_residual.py",
         "(-1) ** (k + 1)",
         "1",
         "in_the_mean",
     ),
     Fault(
-        "half: the mean of x and f(x) has the determinant of the sum",
+        "halved: the mean of x and f(x) has the determinant of the sum",
         "spectral_param/nn/_residual.py",
         "return found - math.log(2) * x[0].numel() if self.mean else found",
         "return found",
@@ -53,7 +53,7 @@ FAULTS = (
         "refused",
     ),
     Fault(
-        "moves: torch's spectral norm in training counts as a fixed weight",
+        "rereads: torch's spectral norm in training counts as a fixed weight",
         "spectral_param/_constants/network.py",
         "return all(torch.equal(first, second) for first, second in zip(*reads, strict=True))",
         "return True",
