@@ -19,7 +19,7 @@ from spectral_param._eigen import sparse
 from spectral_param._matrices import Array
 from spectral_param._precision import to_double, to_like
 from spectral_param.errors import NotFiniteError, NotProvenError, UnsupportedDtypeError
-from spectral_param.functional._checks import is_finite, square_blocks
+from spectral_param.functional._checks import check_choices, is_finite, square_blocks
 from spectral_param.functional._contraction import (
     ContractionCertificate,
     certificate,
@@ -28,6 +28,7 @@ from spectral_param.functional._contraction import (
     matrices_of,
 )
 from spectral_param.functional._diagonal_scaling import scaled
+from spectral_param.functional._gate_nearest import move_gates_
 from spectral_param.functional._gate_scaling import scale_gates_
 from spectral_param.functional._network_contraction import Contraction
 from spectral_param.functional._proven_norm import norm_bound
@@ -363,33 +364,45 @@ def _tensor_of(array: Array, name: str) -> Tensor:
     return torch.from_numpy(native)
 
 
-def contracting_(module: nn.Module, rate: float, input_bound: float | None = None) -> Contraction:
-    """Scale the recurrent weights of a GRU or LSTM to the largest size for which a rate is proven.
+def contracting_(
+    module: nn.Module,
+    rate: float,
+    input_bound: float | None = None,
+    method: Literal["scale", "nearest"] = "scale",
+) -> Contraction:
+    """Move the weights of a GRU or LSTM into the set for which a rate is proven.
 
-    Each layer and direction has one factor, at most 1, for all its gates. If the rate is proven for the
-    network already, no bit of it changes. Training may lead out of the set: call this after each step of the
-    optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
+    If the rate is proven for the network already, no bit of it changes. Training may lead out of the set:
+    call this after each step of the optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
     :func:`spectral_param.analysis.contraction` for the proof.
 
     Args:
         module: ``torch.nn.GRU``, ``LSTM``, or a cell of them.
         rate: The rate, 0 < rate <= 1.
         input_bound: The largest entry of an input; None for any inputs, which a GRU with the rate 1 takes.
+        method: ``"scale"``, the default, multiplies all recurrent weights of a layer and direction by one
+            factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches the member of
+            the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
+            themselves, and so do input weights and biases of its update or forget gate. The set is not
+            convex, and what is found is a local optimum. It takes some seconds for 64 units.
 
     Returns:
-        The certificate of the scaled network.
+        The certificate of the network as it is then.
 
     Raises:
-        ValueError: If the module is another one or is parametrized, if an argument is out of range, or if an
-            update or forget gate can reach the rate without any recurrent weight: the message names its bias.
+        ValueError: If the module is another one or is parametrized, or an argument is out of range; with
+            ``"scale"`` if an update or forget gate can reach the rate without any recurrent weight: the
+            message names its bias.
         NotFiniteError: If a weight is not finite.
+        NotProvenError: If no weights are found for which several layers have the rate together.
 
     Example:
         >>> lstm = torch.nn.LSTM(3, 16)
         >>> spectral_param.init.contracting_(lstm, rate=0.9, input_bound=1.0).rate <= 0.9
         True
     """
-    return scale_gates_(module, rate, input_bound)
+    check_choices(method=(method, Literal["scale", "nearest"]))
+    return (scale_gates_ if method == "scale" else move_gates_)(module, rate, input_bound)
 
 
 def _dtype_of(weight: Any) -> torch.dtype:

@@ -16,6 +16,7 @@ from spectral_param.analysis._gradients import gradient_norm_bounds, gradient_no
 from spectral_param.analysis._h_infinity import h_infinity
 from spectral_param.analysis._lipschitz import lipschitz
 from spectral_param.analysis._lyapunov import lyapunov_certificate
+from spectral_param.analysis._measured_contraction import MeasuredContraction
 from spectral_param.analysis._orthogonality import Recorder, orthogonality_error
 from spectral_param.analysis._plot import (
     plot_angles,
@@ -56,6 +57,7 @@ __all__ = [
     "ContractionCertificate",
     "LowerSchur",
     "LyapunovCertificate",
+    "MeasuredContraction",
     "Recorder",
     "StationaryDistribution",
     "TransientGrowth",

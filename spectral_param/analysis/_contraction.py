@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectral_param.analysis._measured_contraction import MeasuredContraction, measured
 from spectral_param.errors import NotFiniteError
 from spectral_param.functional._checks import check_module
 from spectral_param.functional._gate_weights import Weights, as_array
@@ -45,7 +46,19 @@ class _Part(NamedTuple):
     is_cell: bool
 
 
-def contraction(module: nn.Module, input_bound: float | None = None) -> Contraction:
+@overload
+def contraction(module: nn.Module, input_bound: float | None = None) -> Contraction: ...
+
+
+@overload
+def contraction(
+    module: nn.Module, input_bound: float | None = None, *, inputs: Tensor, runs: int = 8
+) -> MeasuredContraction: ...
+
+
+def contraction(
+    module: nn.Module, input_bound: float | None = None, *, inputs: Tensor | None = None, runs: int = 8
+) -> Contraction | MeasuredContraction:
     r"""Return the rate at which a recurrent network provably forgets where it started from.
 
     Two runs read the same inputs, from different starts. If the result has a rate r, the difference δ of
@@ -81,14 +94,23 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
             of such modules of one direction, each reading the states of the one before. In evaluation, if
             it has dropout between layers.
         input_bound: The largest entry of an input; None for any inputs.
+        inputs: Inputs on which a rate is measured, too, ``(time, batch, features)``, or ``(batch, time,
+            features)`` with ``batch_first``. Runs from several starts read the same
+            inputs, in double precision; the starts are uniform in the box of the states that a run from zero
+            visits, at least [-1, 1]. The rate of a pair of runs is the mean shrinking of their largest
+            difference in a step, until it has shrunk by 1e9, or to the end. None, the default: nothing is
+            measured.
+        runs: Number of starts for each sequence of ``inputs``, at least 2.
 
     Returns:
         Named tuple ``(rate, scaling, starts, norm, obstacle)``. Where no rate of at most 1 is proven,
-        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias.
+        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias. With ``inputs`` it also has
+        ``(worst, median, steps, pairs)``: a measurement, which proves nothing of other inputs and starts.
 
     Raises:
         ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
-            ``input_bound`` is no finite number > 0.
+            ``input_bound`` is no finite number > 0; with ``inputs`` also if they do not fit, or if the module
+            is a cell, a list, or has two directions.
         NotFiniteError: If a weight is not finite.
         UnsupportedDtypeError: If a weight is complex.
 
@@ -99,7 +121,19 @@ def contraction(module: nn.Module, input_bound: float | None = None) -> Contract
         >>> certificate = spectral_param.init.contracting_(gru, rate=0.98, input_bound=1.0)
         >>> certificate.rate <= 0.98, certificate.scaling.shape
         (True, torch.Size([1, 8]))
+
+        Nothing may be proven of a network that forgets:
+
+        >>> found = spectral_param.analysis.contraction(torch.nn.GRU(2, 32), 1.0, inputs=torch.rand(50, 4, 2))
+        >>> found.rate is None, found.worst < 0.9
+        (True, True)
     """
+    proven = _proven(module, input_bound)
+    return proven if inputs is None else MeasuredContraction(*proven, *measured(module, inputs, runs))
+
+
+def _proven(module: nn.Module, input_bound: float | None) -> Contraction:
+    """Return what is proven."""
     check_module(module, "module")
     bound = check_input_bound(input_bound)
     if isinstance(module, (DeltaProduct, DeltaProductCell)):

@@ -1,0 +1,36 @@
+"""Faults that test_measured_contraction.py finds."""
+
+from tests.faults import Fault
+
+MEASURED = "spectral_param/analysis/_measured_contraction.py"
+
+FAULTS = (
+    Fault(
+        "root of a rate: a step too many is counted",
+        MEASURED,
+        "distance ** (1 / (t + 1))",
+        "distance ** (1 / (t + 2))",
+        "one_linear",
+    ),
+    Fault(
+        "close pairs: pairs are followed into the rounding",
+        MEASURED,
+        "_CLOSE = 1e-9",
+        "_CLOSE = 0",
+        "one_linear",
+    ),
+    Fault(
+        "start of a rate: distances are not relative to the start",
+        MEASURED,
+        "(_distances(state, runs) / start)",
+        "_distances(state, runs)",
+        "hand or linear",
+    ),
+    Fault(
+        "drawn starts: random numbers are drawn from the caller's",
+        MEASURED,
+        'dtype=torch.float64, device="cpu", generator=generator',
+        'dtype=torch.float64, device="cpu"',
+        "hand",
+    ),
+)
