@@ -64,7 +64,7 @@ bounds:  ## test with the oldest numpy and scipy that are supported (TORCH="torc
 
 # `-c constraints.txt` holds torch at the version that was tested, whatever the peers ask for.
 peers:  ## test beside other packages: geotorch, scikit-learn, safetensors, accelerate, orthogonium, PEFT, python-control, PyTorch's own lists
-	.ci/versions $(PYTHON) -c constraints.txt --group peers -- tests/peers tests/promises/analysis/test_h_infinity.py $(addprefix tests/promises/dynamics/,test_data.py test_states.py test_scikit_learn.py test_horizon.py::test_pandas_frames_are_recordings_whose_columns_are_named)
+	.ci/versions $(PYTHON) -c constraints.txt --group peers -- tests/peers tests/promises/analysis/test_h_infinity.py $(addprefix tests/promises/dynamics/,test_data.py test_states.py test_scikit_learn.py test_noise.py::test_pandas_frames_are_recordings_whose_columns_are_named)
 
 newest:  ## test with the newest torch, numpy and scipy that the package index has
 	.ci/versions $(PYTHON) --upgrade torch numpy scipy -- $(TEST_ARGS)

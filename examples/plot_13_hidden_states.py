@@ -6,7 +6,7 @@ Two sensors of a plant give its hidden states, a forecast with its band, and a c
 
 A motor turns a wheel through a shaft that twists. We may set the torque of the motor, and two sensors, both
 noisy, see the speed of the motor and the angle of the wheel. Nothing measures the twist of the shaft. From
-one recording, :class:`~spectral_param.dynamics.StableLinearModel` with ``states="cv"`` finds a model with
+one recording, :class:`~spectral_param.dynamics.StableLinearModel` with ``states="auto"`` finds a model with
 hidden states: it forecasts the sensors, says how far to trust the forecast, and gives the matrices from which
 a controller is designed.
 """
@@ -54,14 +54,14 @@ Y = np.array(Y)
 # The fit
 # -------
 #
-# ``"cv"`` tries 1, 2, 3, ... states and takes those that predict held-out rows best. From 4 states on, more
-# do not help.
+# ``"auto"`` tries 1, 2, 3, ... states and takes those of the least BIC, which weighs the likelihood against
+# the number of unknowns. From 4 states on, more do not help.
 
-model = sp.dynamics.StableLinearModel(states="cv", lead=60, dt=dt).fit(Y[:fitted], U=U[:fitted])
+model = sp.dynamics.StableLinearModel(states="auto", lead=60, dt=dt).fit(Y[:fitted], U=U[:fitted])
 print(f"{model.states_} states")
 table = model.choice_.table
-for number, through, error in zip(table["states"], table["feedthrough"], table["error"], strict=True):
-    print(f"{number}{' with D' if through else '       '}: {error:7.3f}")
+for number, through, bic in zip(table["states"], table["feedthrough"], table["bic"], strict=True):
+    print(f"{number}{' with D' if through else '       '}: {bic:9.1f}")
 
 # %%
 # The states are hidden: their coordinates are as good as any others. The eigenvalues do not depend on
@@ -76,10 +76,10 @@ print(f"radius of A {np.abs(model.eigenvalues_).max():.4f}, of A - KC {model.fit
 # A forecast with its band
 # ------------------------
 #
-# The filter reads the recording up to now and finds the state. From there the model forecasts three seconds
+# The filter reads the recording to its end and finds the state. From there the model forecasts three seconds
 # for the torques that we plan. In 90 % of such forecasts the measured value lies in the band, at each step.
 
-forecast = model.simulate(Y[:fitted], 60, U=U[: fitted + 60], coverage=0.9)
+forecast = model.forecast(60, U=U[fitted - 1 : fitted + 60], coverage=0.9)
 later = Y[fitted : fitted + 60]
 inside = (forecast.lower <= later) & (later <= forecast.upper)
 print(f"{inside.mean():.0%} of the measurements that followed lie in the band")

@@ -7,7 +7,7 @@ A model that follows a vibrating chain, where others explode or decay.
 Four masses hang on springs, one behind the other. Their positions and velocities are recorded with noise
 while somebody pushes the last mass. We want a linear model that forecasts the chain from its first state and
 the pushes alone. The model that least squares finds grows without bound. The stable model with the least
-error of one step decays too fast. :class:`~spectral_param.dynamics.StableLinearModel` with ``horizon="cv"``
+error of one step decays too fast. :class:`~spectral_param.dynamics.StableLinearModel` with ``noise="auto"``
 follows the chain.
 """
 
@@ -105,15 +105,14 @@ assert one_step.reached <= 1 + 1e-12
 # The forecast fit follows
 # ------------------------
 #
-# ``horizon="cv"`` minimises the error of forecasts of many steps. It holds out blocks of rows and forecasts
-# them. So it finds out how many steps to take, and where a forecast should begin: at a measured row (if noise
-# drives the system) or where it fits its window best (if the measurements are noisy). Recordings and pushes
-# go in as they are.
+# ``noise="auto"`` holds out rows and forecasts them. So it finds out where the noise is: it drives the system
+# (one step is the right fit), or it is in the measurements (whole recordings are, each from a start that is
+# estimated). Recordings and pushes go in as they are.
 
-model = sp.dynamics.StableLinearModel(horizon="cv", lead=40, dt=dt).fit(recordings, U=pushes)
-print(f"start: {model.choice_.start}, horizon: {model.choice_.horizon or 'whole recordings'}")
+model = sp.dynamics.StableLinearModel(noise="auto", lead=40, dt=dt).fit(recordings, U=pushes)
+print(f"noise: {model.noise_}")
 print(f"spectral radius: {model.fit_.reached:.4f}")
-assert model.choice_.start == "estimated"
+assert model.noise_ == "measurement"
 assert abs(model.fit_.reached - spectral_radius(A_true)) < 1e-3
 
 # %%
@@ -193,7 +192,7 @@ assert np.nanmean(model.forecast_error_["model"]) < 0.5 * np.nanmean(model.forec
 # starts from the last rows that were measured. More than three are better: noise averages out.
 
 positions = [x[:, :masses] for x in recordings]
-delayed = sp.dynamics.StableLinearModel(horizon="cv", lead=30, delays=3, dt=dt).fit(positions, U=pushes)
+delayed = sp.dynamics.StableLinearModel(noise="auto", lead=30, delays=3, dt=dt).fit(positions, U=pushes)
 measured = (truth + noise * rng.standard_normal(truth.shape))[:, :masses]
 rolled = delayed.simulate(measured[:20], steps=381, U=new_pushes)
 error = np.linalg.norm(rolled - truth[20:, :masses]) / np.linalg.norm(truth[20:, :masses])

@@ -24,7 +24,7 @@ from benchmarks.table import Result, Table, load, marked, short
 from benchmarks.task import Task
 from examples.papers.tasks.dynamics import load_arm
 from spectral_param.dynamics import fit_stable
-from spectral_param.dynamics._growth import growth_of_exponential, growth_of_powers
+from spectral_param.dynamics._model.growth import growth_of_exponential, growth_of_powers
 from spectral_param.dynamics._one_step.fit import reduce
 
 DEPENDS = (

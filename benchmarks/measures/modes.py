@@ -31,7 +31,7 @@ def tasks(quick: bool) -> Iterator[Task]:
         quick: Whether to take one structure with the number of its modes alone.
     """
     ways = (
-        {"given": 1} if quick else {"given": 1, "cv": 1, "delays": 5}
+        {"given": 1} if quick else {"given": 1, "auto": 1, "delays": 5}
     )  # Those with delays take minutes each.
     for way, every in ways.items():
         for seed in range(0, 1 if quick else STRUCTURES, every):
@@ -80,12 +80,12 @@ def fitted(of: Structure, way: str) -> StableLinearModel:
 
     Args:
         of: The structure.
-        way: ``"given"``, ``"cv"`` or ``"delays"``.
+        way: ``"given"``, ``"auto"`` or ``"delays"``.
     """
     if way == "delays":
-        model = StableLinearModel(delays=DELAYS, horizon="cv", lead=100, dt=DT)
-    elif way == "cv":
-        model = StableLinearModel(states="cv", dt=DT)
+        model = StableLinearModel(delays=DELAYS, noise="auto", lead=100, dt=DT)
+    elif way == "auto":
+        model = StableLinearModel(states="auto", dt=DT)
     else:
         through = of.U is not None
         model = StableLinearModel(states=2 * len(of.frequencies), feedthrough=through, dt=DT)
@@ -133,8 +133,8 @@ def errors() -> Table:
     rows = []
     for way, label in (
         ("given", "`states=` twice the number of modes"),
-        ("cv", '`states="cv"`'),
-        ("delays", f'`delays={DELAYS}, horizon="cv"`'),
+        ("auto", '`states="auto"`'),
+        ("delays", f'`delays={DELAYS}, noise="auto"`'),
     ):
         results = list(named("modes", way).values())
         for drive in get_args(Drive):

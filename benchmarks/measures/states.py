@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks import rivals
 from benchmarks.problems import forecasts
-from benchmarks.problems.states import LEAD, System, forecast_error, height, system
+from benchmarks.problems.states import LEAD, Matrices, System, forecast_error, height, system
 from benchmarks.table import Result, Table, load, marked, named
 from benchmarks.task import Task
 from spectral_param.dynamics import StableLinearModel
@@ -41,6 +41,7 @@ VARIES = "^times"  # Seconds.
 Array = NDArray[Any]  # float64
 
 SYSTEMS = 40
+NEW, DRAWN = 1000, 60  # Seeds of systems that were drawn once, and their number.
 START = 100  # rows from which a band begins
 COVERAGES = (0.5, 0.8, 0.95)
 LEADS = (1, 5, 20, 50)
@@ -57,6 +58,8 @@ def tasks(quick: bool) -> Iterator[Task]:
     for seed in range(1 if quick else SYSTEMS):
         runs[f"system {seed}"] = partial(compare, seed, os.environ.get("SPECTRAL_PARAM_RIVALS"))
         runs[f"order {seed}"] = partial(order_at_noise, seed)
+    for seed in range(NEW, NEW + (1 if quick else DRAWN)):
+        runs[f"new order {seed}"] = partial(order_at_noise, seed, None)
     makers = {n: make for n, make in forecasts.problems().items() if n.startswith(FAMILIES)}
     for name, make in list(makers.items())[: 1 if quick else None]:
         runs[f"coverage, {name}"] = partial(coverage_of, make)
@@ -83,14 +86,12 @@ def compare(seed: int, python: str | None) -> dict[str, Any]:
     Y, U = of.Y[: of.rows], None if of.inputs is None else of.U[: of.rows]
     fits: dict[str, Any] = {}
     order = None
-    for name, states in (("states=n", n), ("states='cv'", "cv")):
+    for name, states in (("states=n", n), ("states='auto'", "auto")):
         began = time.process_time()
-        model = StableLinearModel(states=states, lead=LEAD if states == "cv" else None).fit(Y, U=U)
+        model = StableLinearModel(states=states, lead=LEAD if states == "auto" else None).fit(Y, U=U)
         spent = time.process_time() - began
-        D = np.zeros((Y.shape[1], 0)) if model.D_ is None else model.D_
-        B = np.zeros((len(model.A_), 0)) if model.B_ is None else model.B_
         fits[name] = {
-            "error": forecast_error((model.A_, B, model.C_, D, model.K_), of),
+            "error": forecast_error(_matrices(model), of),
             "cpu_seconds": spent,
             "radius": height(model.A_),
             "predictor": height(model.A_ - model.K_ @ model.C_),
@@ -173,29 +174,41 @@ def coverage_of(make: Callable[[], forecasts.Problem]) -> Result:
     """
     problem = make()
     rank = len(problem.units()) if problem.common else None
-    model = StableLinearModel(horizon="cv", lead=problem.lead, rank=rank)
+    model = StableLinearModel(noise="auto", lead=problem.lead, rank=rank)
     model.fit(problem.recordings, U=problem.inputs)
     after = problem.following if problem.measured is None else problem.measured
-    windows = [(rows, of, U) for (rows, U), of in zip(forecasts.begun(problem, model), after, strict=True)]
+    windows = [(rows, of, U) for (rows, U), of in zip(forecasts.begun(problem), after, strict=True)]
     return {"coverage": _covered(model, windows, problem.lead)}
 
 
-def order_at_noise(seed: int) -> dict[str, Any]:
-    """Return the order that "cv" chooses at 1 % noise, and the true one.
+def order_at_noise(seed: int, noise: float | None = 0.01) -> dict[str, Any]:
+    """Return the order that BIC chooses, the true one, and the ratio of the errors of their forecasts.
 
     Args:
         seed: Of the system.
+        noise: Of states and outputs; None draws it.
     """
-    of = system(seed, noise=0.01)
+    of = system(seed, noise=noise)
     began = time.process_time()
     U = None if of.inputs is None else of.U[: of.rows]
-    model = StableLinearModel(states="cv").fit(of.Y[: of.rows], U=U)
+    model = StableLinearModel(states="auto").fit(of.Y[: of.rows], U=U)
+    seconds = time.process_time() - began
+    known = StableLinearModel(states=len(of.true[0])).fit(of.Y[: of.rows], U=U)
     return {
         "states": len(of.true[0]),
         "inputs": of.U.shape[1],
         "order": model.states_,
-        "cpu_seconds": time.process_time() - began,
+        "ratio": forecast_error(_matrices(model), of) / forecast_error(_matrices(known), of),
+        "cpu_seconds": seconds,
     }
+
+
+def _matrices(model: StableLinearModel) -> Matrices:
+    """Return A, B, C, D and K of a fit."""
+    n, p = len(model.A_), len(model.C_)
+    B = np.zeros((n, 0)) if model.B_ is None else model.B_
+    D = np.zeros((p, 0)) if model.D_ is None else model.D_
+    return model.A_, B, model.C_, D, model.K_
 
 
 def times() -> dict[str, Any]:
@@ -204,7 +217,7 @@ def times() -> dict[str, Any]:
     of = system(seed)
     Y, U = of.Y[:2000], of.U[:2000]
     found: dict[str, Any] = {"rows": len(Y)}
-    for name, states in (("states=8", 8), ("states='cv'", "cv")):
+    for name, states in (("states=8", 8), ("states='auto'", "auto")):
         spent = []
         for _ in range(3 if states == 8 else 1):
             began = time.process_time()
@@ -216,7 +229,7 @@ def times() -> dict[str, Any]:
 
 # Tables -----------------------------------------------------------------------------------------------
 
-OURS, CHOSEN = "states=n", "states='cv'"
+OURS, CHOSEN = "states=n", "states='auto'"
 BAND = 0.99  # binomial, for each lead
 OVERLAP = 5  # windows of the families of measured states overlap: so many count as one
 KINDS = ("conformal", "gaussian")
@@ -260,13 +273,26 @@ def summary() -> Table:
 
 
 def orders() -> Table:
-    """Return how often cross-validation found the true number of states."""
-    found = named("states", "order").values()
+    """Return how often BIC found the true number of states, and how forecasts compare with it."""
     rows = []
-    for name, has_inputs in (("with inputs", True), ("without inputs", False)):
-        off = [abs(r["order"] - r["states"]) for r in found if bool(r["inputs"]) == has_inputs]
-        rows.append([name, str(len(off)), str(off.count(0)), str(sum(d <= 2 for d in off))])
-    return ["", marked("systems", found), "exact", "within 2"], rows
+    for label, name in (("1 % noise", "order"), ("new systems, 0.1 to 10 % noise", "new order")):
+        found = named("states", name).values()
+        for inputs in (True, False):
+            of = [r for r in found if bool(r["inputs"]) == inputs]
+            off = [abs(r["order"] - r["states"]) for r in of]
+            ratios = [r["ratio"] for r in of if "ratio" in r]
+            rows.append(
+                [
+                    marked(f"{label}, {'with' if inputs else 'without'} inputs", of),
+                    str(len(off)),
+                    str(off.count(0)),
+                    str(sum(d <= 2 for d in off)),
+                    f"{sum(ratio <= 1.05 for ratio in ratios)}" if ratios else "",
+                    f"{max(ratios):.3g}" if ratios else "",
+                ]
+            )
+    header = ["", "systems", "exact", "within 2", "forecasts within 5 % of the true order's", "largest ratio"]
+    return header, [row for row in rows if row[1] != "0"]
 
 
 def seconds() -> Table:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.problems.one_step import texture
 from examples.papers.tasks.dynamics import load_arm
-from spectral_param.dynamics import Choice, StableLinearModel
+from spectral_param.dynamics import StableLinearModel
 
 Array = NDArray[Any]  # float64
 
@@ -29,7 +29,6 @@ class Problem(NamedTuple):
     driven: Array  # (windows, lead, m)
     common: bool  # whether all states are in one unit: coordinates of a projection
     measured: Array | None = None  # the same rows as ``following``, as they were measured
-    before: Array | None = None  # the rows before the starts; a recording begins with its first row twice
 
     @property
     def lead(self) -> int:
@@ -42,27 +41,34 @@ class Problem(NamedTuple):
         return np.full_like(deviation, np.sqrt(np.square(deviation).mean())) if self.common else deviation
 
 
-def _problem(
+def cut_into(
     recordings: list[Array],
     inputs: list[Array] | None,
     tests: list[tuple[Array, Array, Array]],  # truth, measured, inputs
     lead: int,
     common: bool = False,
 ) -> Problem:
-    """Cut the rows that are to be forecast into windows, a fifth of the lead apart."""
+    """Return a problem whose rows to forecast are windows, a fifth of the lead apart.
+
+    Args:
+        recordings: To fit.
+        inputs: Their inputs, or None.
+        tests: Truth, measured rows and inputs of what is forecast.
+        lead: Steps of a forecast.
+        common: Whether all states are in one unit.
+    """
     cuts = [
         (
             measured[s],
             truth[s + 1 : s + lead + 1],
             U[s : s + lead],
             measured[s + 1 : s + lead + 1],
-            measured[max(s - 1, 0)],
         )
         for truth, measured, U in tests
         for s in range(0, len(truth) - lead, max(1, lead // 5))
     ]
-    starts, following, driven, after, before = (np.stack(parts) for parts in zip(*cuts, strict=True))
-    return Problem(recordings, inputs, starts, following, driven, common, after, before)
+    starts, following, driven, after = (np.stack(parts) for parts in zip(*cuts, strict=True))
+    return Problem(recordings, inputs, starts, following, driven, common, after)
 
 
 def _without_inputs(truth: Array, measured: Array) -> tuple[Array, Array, Array]:
@@ -96,7 +102,7 @@ def oscillators(rows: int, noise: float, seed: int) -> Problem:
     for _ in range(5):
         truth = _powers(A, rng.standard_normal(8), 160)
         tests.append(_without_inputs(truth, truth + unit * rng.standard_normal(truth.shape)))
-    return _problem([clean + unit * rng.standard_normal(clean.shape)], None, tests, 100)
+    return cut_into([clean + unit * rng.standard_normal(clean.shape)], None, tests, 100)
 
 
 def string(rows: int, noise: float, seed: int) -> Problem:
@@ -156,7 +162,7 @@ def waves(rows: int, noise: float, seed: int) -> Problem:
 def _projected(X: Array, measured: Array, rows: int, rank: int, lead: int) -> Problem:
     P = np.linalg.svd(measured[:rows], full_matrices=False)[2][:rank].T
     tests = [_without_inputs(X[rows:] @ P, measured[rows:] @ P)]
-    return _problem([measured[:rows] @ P], None, tests, lead, common=True)
+    return cut_into([measured[:rows] @ P], None, tests, lead, common=True)
 
 
 def chain(rows: int, noise: float, recordings: int, seed: int) -> Problem:
@@ -184,7 +190,7 @@ def chain(rows: int, noise: float, recordings: int, seed: int) -> Problem:
     truth, U = record(400)
     measured = truth + unit * rng.standard_normal(truth.shape)
     noisy = [X + unit * rng.standard_normal(X.shape) for X, _ in parts]
-    return _problem(noisy, [V for _, V in parts], [(truth, measured, U)], 40)
+    return cut_into(noisy, [V for _, V in parts], [(truth, measured, U)], 40)
 
 
 def driven_by_noise(rows: int, seed: int) -> Problem:
@@ -201,7 +207,7 @@ def driven_by_noise(rows: int, seed: int) -> Problem:
     for _ in range(rows + 599):
         states.append(A @ states[-1] + rng.standard_normal(6))
     X = np.array(states)
-    return _problem([X[:rows]], None, [_without_inputs(X[rows:], X[rows:])], 20)
+    return cut_into([X[:rows]], None, [_without_inputs(X[rows:], X[rows:])], 20)
 
 
 def moving_texture(n: int, frames: int, seed: int) -> Problem:
@@ -214,7 +220,7 @@ def moving_texture(n: int, frames: int, seed: int) -> Problem:
     """
     X, Y, later = texture(n, frames, seed, held_out=frames)
     rows = np.vstack([Y[-1:], later])
-    return _problem([np.vstack([X[:1], Y])], None, [_without_inputs(rows, rows)], frames // 4, common=True)
+    return cut_into([np.vstack([X[:1], Y])], None, [_without_inputs(rows, rows)], frames // 4, common=True)
 
 
 def arm(samples: int) -> Problem:
@@ -235,7 +241,7 @@ def arm(samples: int) -> Problem:
             recordings.append(rows[: left + 1])
             inputs.append(u[:left])
         left -= len(u)
-    return _problem(recordings, inputs, [(rows, rows, u) for rows, u in whole[6:]], 100)
+    return cut_into(recordings, inputs, [(rows, rows, u) for rows, u in whole[6:]], 100)
 
 
 def public(name: str, part: float) -> Problem:
@@ -266,7 +272,7 @@ def public(name: str, part: float) -> Problem:
         M, lead = twelve(np.diff(data["co2"].resample("MS").mean().interpolate().to_numpy())), 24
     rows = int(part * len(M))
     M = (M - M[:rows].mean(axis=0)) / M[:rows].std(axis=0)
-    return _problem([M[:rows]], None, [_without_inputs(M[rows:], M[rows:])], lead)
+    return cut_into([M[:rows]], None, [_without_inputs(M[rows:], M[rows:])], lead)
 
 
 def forecast_error(problem: Problem, A: Array, B: Array | None) -> float:
@@ -286,30 +292,23 @@ def forecast_error(problem: Problem, A: Array, B: Array | None) -> float:
 
 
 def model_error(problem: Problem, model: StableLinearModel) -> float:
-    """Return the error of the forecasts of a fitted model, which begin at one row, or at two for a drift.
+    """Return the error of the forecasts of a fitted model, which begin at one row.
 
     Args:
         problem: The problem.
         model: The model.
     """
-    found = [model.simulate(rows, problem.lead, U) for rows, U in begun(problem, model)]
+    found = [model.simulate(rows, problem.lead, U) for rows, U in begun(problem)]
     return _error_of(problem, np.stack(found))
 
 
-def begun(problem: Problem, model: StableLinearModel) -> Iterator[tuple[Array, Array | None]]:
-    """Yield the rows at which each forecast begins, one or for a drift two, and the inputs from then on.
+def begun(problem: Problem) -> Iterator[tuple[Array, Array | None]]:
+    """Yield the row at which each forecast begins, and the inputs from then on.
 
     Args:
         problem: The problem.
-        model: The model.
     """
-    starts, driven = problem.starts, problem.driven
-    if isinstance(model.choice_, Choice) and model.choice_.towards == "drift":
-        assert problem.before is not None
-        # The input before the start acts on no forecast.
-        starts = np.stack([problem.before, starts], axis=1)
-        driven = np.concatenate([driven[:, :1], driven], axis=1)
-    for rows, U in zip(starts, driven, strict=True):
+    for rows, U in zip(problem.starts, problem.driven, strict=True):
         yield rows, None if problem.inputs is None else U
 
 

@@ -327,44 +327,44 @@ def plot_modes(
 
 
 def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
-    """Draw the errors of the candidates of a forecast on held-out rows, with their spread, by their horizon.
+    """Draw the errors of the candidates of a forecast on held-out rows: of each fold, and their mean.
 
     Args:
         choice: ``choice_`` of a :class:`~spectral_param.dynamics.StableLinearModel` that was fitted with
-            ``horizon="cv"``.
+            ``noise="auto"``.
         ax: Axes to draw on; None, the default, makes new ones.
-        kwargs: Passed to ``Axes.errorbar``.
+        kwargs: Passed to ``Axes.plot``, for the means.
 
     Returns:
-        The axes. Each point is a row of ``choice.table``; a ring is around the one that was taken.
+        The axes, with a logarithmic scale. A ring is around the candidate that was taken.
 
     Raises:
         ValueError: If it is not such a choice.
     """
     table = getattr(choice, "table", None)
-    if not table or "horizon" not in table:
+    if not table or "error of fold 0" not in table:
         raise ValueError(
-            'choice: expected choice_ of a StableLinearModel(horizon="cv") after fit, got '
+            'choice: expected choice_ of a StableLinearModel(noise="auto") after fit, got '
             f"{described(choice)}."
         )
     import numpy as np
 
     ax = _axes(ax)
-    steps = [np.inf if horizon is None else horizon for horizon in table["horizon"]]
-    places = sorted(set(steps))
-    x = np.array([places.index(step) for step in steps], dtype=float)
-    known = np.isfinite(table["error"]) & np.isfinite(table["score"])
-    for offset, start in ((-0.1, "measured"), (0.1, "estimated")):
-        of = known & (table["start"] == start)
-        if of.any():
-            drawn = {"fmt": "o", "markersize": 4, "elinewidth": 1, "label": f"{start} starts", **kwargs}
-            ax.errorbar(x[of] + offset, table["error"][of], table["spread"][of], **drawn)
-            x[of] += offset
-    taken = int(np.argmin(table["score"]))
-    ax.scatter(x[taken], table["error"][taken], s=120, facecolors="none", edgecolors="black", label="taken")
-    ax.set_xticks(range(len(places)), [f"{step:.0f}" if step < np.inf else "all" for step in places])
-    ax.set(xlabel="horizon", ylabel="error on held-out rows")
-    ax.legend(frameon=False, fontsize="small")
+    kept = np.isfinite(np.array(table["score"], dtype=float))
+    names = []
+    for i in np.flatnonzero(kept):
+        baseline = table["baseline"][i] if "baseline" in table else None
+        ridge = f", {table['ridge'][i]:g}" if "ridge" in table else f", {table['states'][i]} states"
+        names.append(baseline or f"{table['noise'][i]}{ridge}")
+    x = np.arange(len(names))
+    for name in table:
+        if name.startswith("error of fold"):
+            ax.plot(x, table[name][kept], ".", color=_GREY, markersize=4, zorder=1)
+    ax.plot(x, table["error"][kept], **{"marker": "o", "linestyle": "none", **kwargs})
+    (taken,) = np.flatnonzero(table["taken"][kept])
+    ax.scatter(taken, table["error"][kept][taken], s=120, facecolors="none", edgecolors="black")
+    ax.set_xticks(x, names, rotation=30, ha="right")
+    ax.set(yscale="log", xlabel="candidate", ylabel="error on held-out rows")
     return ax
 
 

@@ -3,24 +3,18 @@
 from typing import TYPE_CHECKING
 
 from spectral_param import _guesses
+from spectral_param.dynamics._choice.rule import Choice
 from spectral_param.dynamics._estimator import StableLinearModel
-from spectral_param.dynamics._forecast.descent import ForecastFit
-from spectral_param.dynamics._forecast.fit import fit_forecast
-from spectral_param.dynamics._intervals import Forecast
+from spectral_param.dynamics._model.bands import Forecast
+from spectral_param.dynamics._model.system import SystemFit
 from spectral_param.dynamics._one_step.fit import StableFit, fit_stable
-from spectral_param.dynamics._selection.choose import Choice
-from spectral_param.dynamics._states.fit import StatesFit
-from spectral_param.dynamics._states.order import OrderChoice
 
 __all__ = [
     "Choice",
     "Forecast",
-    "ForecastFit",
-    "OrderChoice",
     "StableFit",
     "StableLinearModel",
-    "StatesFit",
-    "fit_forecast",
+    "SystemFit",
     "fit_stable",
 ]
 

@@ -9,22 +9,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._arrays import as_matrix, names_of
-from spectral_param.dynamics._forecast.descent import ForecastFit, Start, climb, restored
-from spectral_param.dynamics._forecast.windows import Objective
-from spectral_param.dynamics._intervals import Block, forecast_errors, period_of
-from spectral_param.dynamics._measured import (
-    Coordinates,
-    MeasuredSystem,
-    Units,
-    Variant,
-    above_noise,
-    blocks_of,
-)
-from spectral_param.dynamics._modes import Modes
-from spectral_param.dynamics._numbers import NUMBERS
-from spectral_param.dynamics._one_step.fit import StableFit, Time, bound_of, fit_stable
-from spectral_param.dynamics._recordings import (
+from spectral_param.dynamics._choice.folds import Fold, cut, default_lead, folds_of
+from spectral_param.dynamics._choice.numbers import GAIN, STEPS
+from spectral_param.dynamics._choice.order import fit_hidden
+from spectral_param.dynamics._choice.rule import Choice, Ranked, blocks_of, choose, models_of
+from spectral_param.dynamics._choice.score import Block, forecast_errors, period_of
+from spectral_param.dynamics._data.arrays import names_of
+from spectral_param.dynamics._data.coordinates import Coordinates, Stacked, Units, above_noise
+from spectral_param.dynamics._data.recordings import (
     Missing,
     Part,
     Recording,
@@ -32,7 +24,7 @@ from spectral_param.dynamics._recordings import (
     recordings_of,
     whole_inputs,
 )
-from spectral_param.dynamics._remarks import (
+from spectral_param.dynamics._data.remarks import (
     nearly_unexplained,
     no_better,
     remark_on_damping,
@@ -42,22 +34,29 @@ from spectral_param.dynamics._remarks import (
     remarks_on_pairs,
     require_variation,
 )
-from spectral_param.dynamics._selection.choose import Choice, Way, choose, choose_ridge
-from spectral_param.dynamics._selection.folds import Fold, default_lead, folds_of
-from spectral_param.dynamics._sklearn import Estimator
-from spectral_param.dynamics._states.fit import fit_states, result
-from spectral_param.dynamics._states.model import HiddenSystem, Options
+from spectral_param.dynamics._fits.measured import Affine, Baseline, Candidate, Recordings
+from spectral_param.dynamics._fits.measurement import Pieces, moved_states
+from spectral_param.dynamics._model.hidden import HiddenSystem, Options
+from spectral_param.dynamics._model.modes import Modes
+from spectral_param.dynamics._model.protocol import Estimator
+from spectral_param.dynamics._model.system import MeasuredSystem, SystemFit
+from spectral_param.dynamics._one_step.eigenvalues import spectral_radius, within
+from spectral_param.dynamics._one_step.fit import Time, bound_of, fit_stable, require_samples
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
+_TINY = 1e-30  # A ridge that makes dependent columns solvable, and changes nothing else.
+
+Noise = Literal["process", "measurement", "both", "auto"]
 
 
 class StableLinearModel(Modes, Estimator):
-    r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c`, or :math:`\dot x = A x + B u + c`.
+    r"""Stable linear dynamics :math:`x_{k+1} = A x_k + B u_k + c + K e_k`, :math:`y_k = C x_k + D u_k + e_k`.
 
-    With ``states``, the rows are outputs of hidden states: :math:`x_{k+1} = A x_k + B u_k + K e_k`,
-    :math:`y_k = C x_k + D u_k + c + e_k`, where the innovation e is the error of the best prediction of one
-    step. A and A − KC, the state matrix of the filter, are stable.
+    The innovation e is the error of the best prediction of one step, and K says where the noise is: it
+    drives the system, :math:`K = A C^T`; it is in the measurements, K = 0; or both, K is free. Without
+    ``states`` the rows are states, C = I (with ``delays`` or ``rank``, what gives the newest row). A and
+    A − KC, the state matrix of the filter, are stable.
 
     It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
     metadata routing of U) and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is
@@ -65,35 +64,38 @@ class StableLinearModel(Modes, Estimator):
 
     Args:
         radius: Largest modulus of an eigenvalue of A, for discrete time. None, the default, means 1.
+        noise: Where the noise is. ``"process"``: it drives the system; the fit has the least error of one
+            step (:func:`fit_stable`). ``"measurement"``: the rows are noisy and the system moves smoothly;
+            the fit is over whole recordings, each from a start that is estimated (Askham and Kutz, "Variable
+            projection methods for an optimized dynamic mode decomposition", 2018). ``"both"``: an innovations
+            model, with a gain K of its own. ``"auto"`` chooses by forecasts of held-out rows; take it for
+            forecasts. Without ``states`` it chooses among no change, a drift, each state by itself, and
+            process and measurement noise with three ridges each; with ``states``, between measurement and
+            both. None, the default, means ``"process"``, or with ``states`` ``"both"``.
+        states: Number of hidden states, for recordings of outputs that are not states. ``"auto"`` chooses it
+            by BIC, with the dead times of inputs and feedthrough. None, the default, takes the rows as
+            states. The fit begins with canonical variates (Larimore, "Canonical variate analysis in
+            identification, filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace
+            Identification for Linear Systems", 1996) and goes on to the least prediction error (Ljung,
+            "System Identification", 1999) by Levenberg-Marquardt.
         time: ``"discrete"``, or ``"continuous"``, where Y holds derivatives.
         abscissa: Largest real part of an eigenvalue of A, for continuous time. None, the default, means 0.
-        horizon: Number of steps over which forecasts have the least error. None, the default, is the one step
-            of :func:`fit_stable`, best if the states are measured without noise. ``"cv"`` chooses horizon,
-            start, shrinkage and radius by forecasts of ``lead`` steps on rows that it holds out; take it for
-            forecasts. A number takes :func:`fit_forecast` with this horizon, of states and inputs in units of
-            their standard deviations; one as large as the number of rows means whole recordings. A horizon
-            needs recordings, not pairs. In continuous time only ``"cv"`` is allowed, and chooses the
-            shrinkage.
-        start: Where the forecasts of the fit begin, with a horizon. ``"measured"``: at a measured row, for
-            noise that drives the system. ``"estimated"``: where they fit best, for noise of the measurements.
-            None, the default, means ``"measured"``; with ``"cv"``, both are tried.
-        lead: Steps of the forecasts by which ``"cv"`` chooses, and of ``forecast_error_``. None, the default,
-            means the horizon, or 50 for ``"cv"``, but at most a quarter of the longest recording. With a lead
-            (given, or from a horizon or ``"cv"``) rows are held out, from which the bands of ``simulate``
-            follow.
-        towards: Matrix A₀ ``(n, n)`` towards which ``ridge`` shrinks A. None, the default, means 0, and for
-            ``"cv"`` the best of 0, the identity (no change), a regression of each state on itself and, where
-            rows trend, a drift. If it is given, only that is tried.
-        states: Number of hidden states, for recordings of outputs that are not states: it allows no delays,
-            rank, horizon, start, towards and ridge. ``"cv"`` chooses the number by predictions of held-out
-            rows, and finds the dead times of inputs. None, the default, takes the rows as states. The fit
-            begins with canonical variates (Larimore, "Canonical variate analysis in identification,
-            filtering, and adaptive control", CDC 1990; Van Overschee and De Moor, "Subspace Identification
-            for Linear Systems", 1996) and goes on to the least prediction error (Ljung, "System
-            Identification", 1999) by Levenberg-Marquardt.
-        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. ``"cv"`` tries
-            both, where U has as many rows as the outputs. None, the default, means ``"cv"`` with
-            ``states="cv"``, else False.
+        lead: Steps of the forecasts by which ``"auto"`` chooses, and of ``forecast_error_``. With a lead rows
+            are held out, from which the bands of ``simulate`` follow. None, the default, means 50, but at
+            most a quarter of the longest recording, with ``"auto"`` and ``noise="measurement"``; else no row
+            is held out.
+        baseline: A forecast without a fit of A: ``"no change"``, ``"drift"`` (each row adds the mean
+            difference) or ``"AR(1)"`` (a regression of each state on itself, without inputs). None, the
+            default, fits A. ``choice_.params`` has it where ``"auto"`` chose one.
+        ridge: Weight of the squared entries of A and B in the objective, in mean squares of a state; states
+            and inputs are in units of their standard deviations (one unit for all states with ``rank``). 0 by
+            default; ``"auto"`` chooses it.
+        feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. None, the
+            default, tries both with ``states="auto"``, where U has as many rows as the outputs, and else
+            means False.
+        dead_time: Rows by which each input acts late, beside the one row by which every input without
+            feedthrough does: a number for each, for hidden states. None, the default, means that
+            ``states="auto"`` finds them, and else 0.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
@@ -107,30 +109,25 @@ class StableLinearModel(Modes, Estimator):
         dt: Time between two samples. It sets the unit of ``frequencies_`` and ``growth_rates_`` in discrete
             time, and the step of ``simulate`` in continuous time.
         max_iter: Largest number of iterations: of the search of one step, 8 by default (see
-            :func:`fit_stable`), or at a given horizon, 30 by default (see :func:`fit_forecast`), and with
-            hidden states 30 by default.
-        ridge: Weight of the squared entries of A − A₀, B and c in the objective. With a horizon, states and
-            inputs are in units of their standard deviations (one unit for all states with ``rank``). 0 by
-            default; ``"cv"`` chooses it.
+            :func:`fit_stable`), and of the descent for other noise, 30 by default.
         missing: What to do with rows that have NaN: ``"raise"``, the default, or ``"split"``, which cuts them
             out and fits the rest as several recordings.
         period: Rows of a season, for ``forecast_error_`` to compare with. None, the default, looks for one.
 
     Attributes:
         A_: State matrix ``(n, n)``, or ``(rank, rank)`` in the coordinates of ``components_``. With delays,
-            n is the number of columns times ``delays``, the newest row last; with the drift that "cv" may
-            choose (``choice_.towards == "drift"``), times ``delays + 1``: forecasts need one row more.
-        B_: Input matrix ``(n, m)`` or ``(rank, m)``; ``(n, m·k)`` where k rows of U act, side by side and the
-            newest last: k is ``input_delays``, or ``delays`` if ``choice_.lagged_inputs``. None without
-            inputs.
-        C_: Output matrix ``(p, n)`` of hidden states; else None.
-        D_: Feedthrough ``(p, m)`` of hidden states, ``(p, m·input_delays)`` with input_delays, the newest
-            last; zeros unless it is fitted; None without inputs.
-        dead_time_: Rows by which each input acts late, ``(m,)``, beside the one row by which every input
-            without feedthrough does: found by ``states="cv"``, else 0; None without hidden states.
+            n is the number of columns times ``delays``, the newest row last.
+        B_: Input matrix ``(n, m)`` or ``(rank, m)``; ``(n, m·k)`` where k = ``input_delays`` rows of U act,
+            side by side and the newest last. None without inputs.
+        C_: Output matrix ``(p, n)``.
+        D_: Feedthrough ``(p, m)``, ``(p, m·input_delays)`` with input_delays, the newest last; zeros unless
+            it is fitted; None without inputs.
+        K_: Gain ``(n, p)`` of the filter.
+        offset_: c ``(n,)``, or with hidden states ``(p,)``, of the outputs; zeros without ``offset`` and
+            drift.
+        noise_: Where the noise is: ``"process"``, ``"measurement"`` or ``"both"``.
+        dead_time_: Rows by which each input acts late, ``(m,)``; None without hidden states.
         feedthrough_: Whether D is fitted.
-        K_: Gain ``(n, p)`` of the filter of hidden states; else None.
-        offset_: c, or zeros: without ``offset``, "cv" may choose a drift, whose c is that of one row.
         states_: Number of hidden states; None without them.
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
         radius_: The radius used; None in continuous time.
@@ -148,18 +145,18 @@ class StableLinearModel(Modes, Estimator):
         damping_ratio_errors_: Those of the damping ratios.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
             decay, up to rounding, negative for one that grows.
-        fit_: The :class:`StableFit`, :class:`ForecastFit` with a horizon, or :class:`StatesFit` of hidden
-            states. ``bound_active`` says whether
-            an eigenvalue lies on the bound. Noise of the measurements draws a fit of one step inwards, away
-            from it.
-        choice_: The :class:`Choice` of ``horizon="cv"``, or the :class:`OrderChoice` of ``states="cv"``;
-            else None.
+        fit_: The :class:`SystemFit`: all matrices, the covariance of e, and the bound. ``bound_active`` says
+            whether an eigenvalue lies on the bound. Noise of the measurements draws a fit for process noise
+            inwards, away from it.
+        choice_: The :class:`Choice` if something was chosen, else None.
         period_: The period of ``"one period ago"``; None without one.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
             ``"one period ago"``. Each is relative to forecasting the mean, so that 1 is no skill; NaN for
-            leads longer than what was held out. With ``rank`` they include what the projection leaves out.
-            None without a horizon and a lead, or if the rows are too few to hold any out.
+            leads longer than what was held out. The model's begin as :meth:`forecast` does: at the last row,
+            or with noise in the measurements where the rows of the block before fit best. With ``rank``
+            they include what the projection leaves out.
+            None if no rows are held out, or are too few.
         n_features_in_: Number of columns of the states.
         feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
 
@@ -170,6 +167,8 @@ class StableLinearModel(Modes, Estimator):
         >>> for _ in range(20):
         ...     rows.append(rotation @ rows[-1])
         >>> model = spectral_param.dynamics.StableLinearModel(dt=0.1).fit(np.array(rows))
+        >>> model.forecast(steps=2).shape
+        (2, 2)
         >>> model.simulate(rows[0], steps=3).round(3)
         array([[ 0.8  ,  0.6  ],
                [ 0.28 ,  0.96 ],
@@ -182,47 +181,47 @@ class StableLinearModel(Modes, Estimator):
         self,
         radius: float | None = None,
         *,
+        noise: Noise | None = None,
+        states: int | Literal["auto"] | None = None,
         time: Time = "discrete",
         abscissa: float | None = None,
-        horizon: int | Literal["cv"] | None = None,
-        start: Start | None = None,
         lead: int | None = None,
-        towards: Any = None,
-        states: int | Literal["cv"] | None = None,
-        feedthrough: bool | Literal["cv"] | None = None,
+        baseline: Baseline | None = None,
+        ridge: float = 0.0,
+        feedthrough: bool | None = None,
+        dead_time: Any = None,
         delays: int = 1,
         input_delays: int = 1,
         rank: int | None = None,
         offset: bool = False,
         dt: float = 1.0,
         max_iter: int | None = None,
-        ridge: float = 0.0,
         missing: Missing = "raise",
         period: int | None = None,
     ) -> None:
         self.radius = radius
+        self.noise = noise
+        self.states = states
         self.time = time
         self.abscissa = abscissa
-        self.horizon = horizon
-        self.start = start
         self.lead = lead
-        self.towards = towards
-        self.states = states
+        self.baseline = baseline
+        self.ridge = ridge
         self.feedthrough = feedthrough
+        self.dead_time = dead_time
         self.delays = delays
         self.input_delays = input_delays
         self.rank = rank
         self.offset = offset
         self.dt = dt
         self.max_iter = max_iter
-        self.ridge = ridge
         self.missing = missing
         self.period = period
 
     # Fitting ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, Y: Any = None, U: Any = None) -> StableLinearModel:
-        """Fit A, B and c.
+        """Fit the model.
 
         Args:
             X: States. With Y, an array ``(N, n)``. Without Y, a recording ``(N, n)`` with rows in order of
@@ -231,7 +230,7 @@ class StableLinearModel(Modes, Estimator):
             Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
                 a list like X.
             U: Inputs ``(N, m)``, one row for each row of X, or a list like X. Without Y, the last row of each
-                recording is not used and may be left out.
+                recording is used with feedthrough alone, and may be left out without it.
 
         Returns:
             This model.
@@ -247,7 +246,7 @@ class StableLinearModel(Modes, Estimator):
                 "discrete time with dt=: frequencies_ and decay_times_ are then those of continuous time, "
                 "and scipy.linalg.logm(A_) / dt is its A. (Differences of samples are biased.)"
             )
-        both = self.feedthrough in (None, "cv") and self.states == "cv" and whole_inputs(X, U)
+        both = self.feedthrough is None and self.states == "auto" and whole_inputs(X, U)
         recordings = recordings_of(
             _NAME,
             X,
@@ -255,16 +254,23 @@ class StableLinearModel(Modes, Estimator):
             U,
             missing=self.missing,
             least=max(self.delays, self.input_delays) + 1,
-            whole_inputs=both or self._has_feedthrough(),
+            whole_inputs=both or bool(self.feedthrough),
         )
         names = names_of(X)
         _say(remarks_on_columns([r.x for r in recordings], names, self.offset, self.rank))
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
-        self.n_features_in_, self._constant = recordings[0].x.shape[1], self.offset
+        self.n_features_in_ = recordings[0].x.shape[1]
         self._doubts: list[str] = []
-        if self.states is not None:
-            self._fit_states(recordings, both)
+        self._spread, self._end = None, None
+        self.choice_: Choice | None = None
+        self.states_ = self.dead_time_ = self.components_ = None
+        self.feedthrough_ = False
+        if Y is None:
+            last = recordings[-1]
+            self._end = last.x, last.u[: len(last.x) - 1]
+        if self._hidden:
+            self._fit_hidden(recordings, both)
         elif Y is None:
             self._fit_recordings(recordings)
         else:
@@ -276,6 +282,11 @@ class StableLinearModel(Modes, Estimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether the states are those of a filter."""
+        return self.states is not None or self.noise == "both"
 
     def _check(self, pairs: bool) -> float:
         """Return the bound; raise a ValueError if arguments are out of range or do not go with each other."""
@@ -289,168 +300,212 @@ class StableLinearModel(Modes, Estimator):
         for argument in ("rank", "lead", "period", "max_iter"):
             if (value := getattr(self, argument)) is not None:
                 whole_number(value, f"{_NAME}: {argument}", int(argument != "max_iter"), " or None")
-        for argument in ("horizon", "states"):
-            if (value := getattr(self, argument)) is not None and value != "cv":
-                whole_number(value, f"{_NAME}: {argument}", otherwise=", None or 'cv'")
-        allowed = (None, True, False, "cv") if self.states == "cv" else (None, True, False)
-        if self.feedthrough not in allowed:
+        if self.states is not None and not _is(self.states, ("auto",)):
+            whole_number(self.states, f"{_NAME}: states", otherwise=", None or 'auto'")
+        for argument, values in (
+            ("noise", (None, *get_args(Noise))),
+            ("baseline", (None, *get_args(Baseline))),
+            ("feedthrough", (None, True, False)),
+        ):
+            if not _is(value := getattr(self, argument), values):
+                raise ValueError(f"{_NAME}: expected {argument} to be one of {values}, got {value!r}.")
+        if self.noise == "process" and self.states is not None:
             raise ValueError(
-                f"{_NAME}: expected feedthrough True or False, or 'cv' with states='cv', got "
-                f"{self.feedthrough!r} with states={self.states!r}. Pass True or False."
+                f"{_NAME}: expected noise 'measurement', 'both' or 'auto' with states={self.states!r}, got "
+                "'process': hidden states are not measured, so that no row is where a step begins. Leave out "
+                "states, with delays= for rows that are no states, or pass noise='both'."
             )
-        if self.start not in (None, *get_args(Start)):
-            raise ValueError(f"{_NAME}: expected start 'measured', 'estimated' or None, got {self.start!r}.")
-        of_rows = ("lead", "start", "towards", "delays", "input_delays", "states")
+        if self.baseline in ("no change", "drift") and bound < 1:
+            raise ValueError(
+                f"{_NAME}: expected radius >= 1 with baseline={self.baseline!r}, which has the eigenvalue 1, "
+                f"got {bound}. Leave out one of them."
+            )
+        of_rows = ("noise", "lead", "baseline", "dead_time", "delays", "input_delays", "states")
         parameters = inspect.signature(type(self)).parameters
         for holds, arguments, where, remedy in (
             (
-                self.states is not None,
-                ("horizon", "start", "towards", "delays", "rank", "ridge", "period"),
-                f"states={self.states!r}",
-                "Hidden states hold what earlier rows say.",
-            ),
-            (
-                self.time == "continuous",
-                of_rows if self.horizon == "cv" else ("horizon", *of_rows),
-                "time='continuous'",
-                "Pass horizon='cv' to choose the shrinkage, or sample at equal steps and leave out time.",
-            ),
-            (
                 pairs and self.time == "discrete",
-                ("horizon", *of_rows),
+                of_rows if self.noise != "process" else of_rows[1:],
                 "pairs X, Y",
                 "Leave out Y: recordings, with rows in order of time, are fit(X) (inputs are U=...).",
             ),
-            (self.horizon is None, ("start", "towards"), "no horizon", "horizon=1 is one step."),
-            (self.horizon == "cv", ("ridge",), "horizon='cv'", "It chooses the ridge."),
-            (self.states is None, ("feedthrough",), "no states", "Pass states=..., a number or 'cv'."),
+            (
+                self.time == "continuous",
+                of_rows,
+                "time='continuous'",
+                "Choose a ridge by GridSearchCV, or sample at equal steps and leave out time.",
+            ),
+            (
+                self._hidden,
+                ("baseline", "delays", "rank", "ridge"),
+                f"states={self.states!r}, noise={self.noise!r}",
+                "Hidden states hold what earlier rows say: pass states=, a number, without it.",
+            ),
+            (
+                not self._hidden,
+                ("feedthrough", "dead_time"),
+                "no states",
+                "Pass states=..., a number or 'auto'.",
+            ),
+            (
+                self.noise == "auto",
+                ("ridge", "baseline"),
+                "noise='auto'",
+                "It is chosen.",
+            ),
+            (
+                self.baseline is not None,
+                ("ridge", *(["noise"] if self.noise != "process" else [])),
+                f"baseline={self.baseline!r}",
+                "A baseline is not fitted.",
+            ),
         ):
             for argument in arguments if holds else ():
                 value, default = getattr(self, argument), parameters[argument].default
-                if value is not default and (argument == "towards" or value != default):
+                if value is not default and (argument == "dead_time" or value != default):
                     raise ValueError(
                         f"{_NAME}: expected no {argument} with {where}, got {argument}={value!r}. {remedy}"
                     )
         return bound
 
-    def _has_feedthrough(self) -> bool:
-        """Return whether every fit has D."""
-        return self.feedthrough not in (None, False, "cv")
+    # Hidden states
 
-    def _fit_states(self, recordings: list[Recording], both: bool) -> None:
+    def _fit_hidden(self, recordings: list[Recording], both: bool) -> None:
         """Fit hidden states, with feedthrough and without if ``both`` are tried."""
         max_iter = 30 if self.max_iter is None else self.max_iter
-        through = self._has_feedthrough()
-        options = Options(self._bound, through, self.offset, max_iter, lags=self.input_delays)
-        assert self.states is not None
-        found = fit_states(recordings, self.states, options, self.lead, both)
-        model, blocks = found.model, found.blocks
-        self.feedthrough_, self.choice_ = found.feedthrough, found.choice
-        self._spread = found.eigenvalues, found.spread
+        options = Options(self._bound, bool(self.feedthrough), self.offset, max_iter, lags=self.input_delays)
+        m = recordings[0].u.shape[1]
+        states = self.n_features_in_ if self.states is None else self.states
+        noise: Any = "both" if self.noise is None else self.noise
+        found = fit_hidden(recordings, states, noise, options, self.lead, self._dead_times(m), both)
+        model, order = found.model, found.order
+        if self.states is None:
+            model = model.of_outputs()
+        else:
+            self.states_, self._spread = len(model.A), (found.eigenvalues, found.spread)
+        self.noise_: str = order.noise
+        self.feedthrough_ = order.feedthrough
+        self.dead_time_ = np.array(order.dead_time, dtype=int)
+        model = model._replace(A=within(model.A, self._bound))
+        self._system = HiddenSystem(model, order.dead_time, self.input_delays)
+        inputs = (model.B, model.D) if m else (None, None)
+        self._set_fit(model.A, inputs[0], model.C, inputs[1], model.K, model.d, model.noise)
         if found.choice is not None:
-            _say(remarks_on_most(found.choice.most), 4)
-        self.fit_ = result(model, self._bound)
-        self.A_, self.B_, self.C_, self.D_, self.K_ = (getattr(self.fit_, name) for name in "ABCDK")
-        self.offset_, self.states_ = model.d, len(model.A)
-        self.components_, self.dead_time_ = None, np.array(found.dead_time, dtype=int)
-        self._system = HiddenSystem(model, found.dead_time, self.input_delays)
-        self._set_held(blocks, np.concatenate([b.residuals for b in blocks] or [np.zeros(0)]), None)
-        if self.B_ is not None and self.forecast_error_ is not None:
+            params: dict[str, Any] = {"noise": order.noise, "states": order.states}
+            params["feedthrough"] = order.feedthrough
+            params["dead_time"] = order.dead_time if any(order.dead_time) else None
+            self.choice_ = Choice(self.get_params() | params, *found.choice)
+            _say(remarks_on_most(found.most), 4)
+        self._set_held(found.blocks, [r.x for r in recordings])
+        if m and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
-            _say(nearly_unexplained(error, self.states == "cv", self.offset, self.input_delays), 4)
+            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays), 4)
+
+    def _dead_times(self, m: int) -> tuple[int, ...] | None:
+        """Return the dead times that were given."""
+        if self.dead_time is None:
+            return None
+        dead = np.atleast_1d(np.asarray(self.dead_time))
+        if dead.shape != (m,) or dead.dtype.kind not in "iu" or (dead < 0).any():
+            raise ValueError(
+                f"{_NAME}: expected dead_time to have a whole number >= 0 for each of {m} inputs, got "
+                f"{self.dead_time!r}."
+            )
+        return tuple(dead.tolist())
+
+    # Measured states
 
     def _fit_pairs(self, recordings: list[Recording]) -> None:
         """Fit one step to pairs, or to derivatives."""
         X, U, Y = (np.vstack(M) for M in zip(*recordings, strict=True))
         coordinates = Coordinates.of([X], 1, self.rank)
         X, Y = coordinates.into(X), coordinates.into(Y)
-        choice, ridge = None, self.ridge
-        if self.horizon == "cv":
-            choice = choose_ridge(X, Y, U, lambda *data: self._split(self._one_step(*data)))
-            ridge = choice.ridge
-        self._set(self._one_step(X, Y, U, ridge), coordinates, X, Y, U, X.std(axis=0), choice)
-        self._set_held([], np.zeros(0), None)
+        units = Units.of(X, U, self.offset, self.rank is not None)
+        if self.time == "discrete":
+            self._require_samples(X, U)
+            pairs = [(np.stack([x, y]), u[None]) for x, y, u in zip(X, Y, U, strict=True)]
+            data = Recordings([units.scaled(*pair) for pair in pairs], self._bound, self.offset)
+            model = units.restored(*data.fit(Candidate(None, "process", self.ridge), max_iter=self._steps(8)))
+        else:
+            model = self._of_derivatives(X, Y, U, units)
+        residuals = Y - X @ model[0].T - U @ model[1].T - model[2]
+        self._set_measured(model, coordinates, residuals, X.std(axis=0), "process")
+        self._set_held([], [])
+
+    def _of_derivatives(self, X: Array, Y: Array, U: Array, units: Units) -> Affine:
+        """Return A, B and c of derivatives Y."""
+        n, m = X.shape[1], U.shape[1]
+        inputs = np.hstack([U / units.u, np.ones((len(U), int(self.offset)))])
+        fit = fit_stable(
+            X / units.x,
+            Y / units.x,
+            inputs,
+            time=self.time,
+            abscissa=self.abscissa,
+            max_iter=self._steps(8),
+            ridge=self.ridge * float(np.square(X / units.x).sum()) / n,
+        )
+        B = np.zeros((n, m + 1))
+        if fit.B is not None:
+            B[:, : inputs.shape[1]] = units.x[:, None] * fit.B
+        return units.x[:, None] * fit.A / units.x, B[:, :m] / units.u, B[:, m]
 
     def _fit_recordings(self, recordings: list[Recording]) -> None:
-        """Fit one step, or a number of steps, or what is chosen."""
+        """Fit a baseline, one step, whole recordings, or what is chosen."""
         rows, inputs = [r.x for r in recordings], [r.u for r in recordings]
         coordinates = Coordinates.of([Y[:-1] for Y in rows], self.delays, self.rank)
-        variant = Variant.of(rows, inputs, coordinates, self.input_delays, self.offset)
-        _say(remarks_on_inputs(variant.parts), 4)
-        above, number = None, variant.parts[0][0].shape[1]
+        stacked = Stacked.of(rows, inputs, coordinates, self.input_delays, self.offset)
+        _say(remarks_on_inputs(stacked.parts), 4)
         if self.delays > 1:
-            every = variant
-            if self.rank is not None:  # Of a few directions two may be as loud, as those of a mode are.
-                plain = Coordinates(coordinates.width, self.delays)
-                every = Variant.of(rows, inputs, plain, self.input_delays, False)
-            above = above_noise(every.scaled())
-        if above is not None and above < number:
-            self._doubts = [remark_on_damping(number, above)]
-        if self.horizon is not None:  # It has units, a projection one for all states.
+            self._doubt_damping(rows, inputs, stacked)
+        chosen, measurement = self.noise == "auto", self.noise == "measurement"
+        if chosen or measurement:
             if self.rank is None:
                 require_variation("states", rows)
             require_variation("inputs", inputs)
-        lead, choice = self._lead_of(max(map(len, rows))), None
-        folds: list[Fold] = []
-        models: list[tuple[Array, Array, Array]] = []
-        if self.horizon == "cv":
-            variants = self._variants(rows, inputs, variant, above)
+        lead = self._lead_of(max(map(len, rows))) if chosen or measurement or self.lead is not None else None
+        parts, ranked = stacked.scaled(), None
+        candidate = Candidate(self.baseline, "measurement" if measurement else "process", self.ridge)
+        if chosen:
             # Of the rows stacked for delays only the newest is forecast.
-            found = choose(
-                {way: of.scaled() for way, of in variants.items()},
-                lead,
-                self._bound,
-                self._towards(variant.units),
-                get_args(Start) if self.start is None else (self.start,),
-                slice(None) if self.rank is not None else slice(-coordinates.width, None),
-                self.offset,
+            n = coordinates.width if self.rank is None else self.rank
+            assert lead is not None
+            candidate, ranked = choose(
+                parts, lead, self._bound, self.offset, np.eye(parts[0][0].shape[1])[-n:]
             )
-            choice, way = found.choice, found.best.way
-            variant = variants[way]
-            self._constant = variant.offset
-            if way.rank is not None:
-                self._doubts = []
-            whole, folds, of_folds = found.fitted(found.best)
-            fit: StableFit | ForecastFit = restored(whole, variant.units, variant.offset)
-            models = [variant.units.restored(*model) for model in of_folds]
-        else:
-            parts, units = variant.parts, variant.units
-            fit = self._fit_of(parts, units)
-            if self.horizon is not None or self.lead is not None:
-                folds = folds_of(parts, lead)[-1:]
-            try:
-                models = [self._split(self._fit_of(fold.kept, units)) for fold in folds]
-            except ValueError:  # The rows before do not suffice for a fit.
-                folds = []
-        coordinates, lags, parts, newest, units, _ = variant
-        unit = units.x[-coordinates.width :] if self.rank is None else np.ones(1)
-        blocks, residuals = blocks_of(folds, models, unit, parts, coordinates, newest, lead)
-        deviation = np.vstack([Y for Y, _ in parts]).std(axis=0)
-        self._set(fit, coordinates, *pairs_of(parts), deviation, choice, lags)
-        period = period_of([Y / unit for Y in newest]) if blocks and self.period is None else self.period
-        self._set_held(blocks, residuals, period)
+        folds, of_folds = self._of_folds(parts, candidate, lead)
+        model, candidate = self._of_all(stacked, candidate, of_folds)
+        A, B, c = stacked.units.restored(*model)
+        restored = within(A, self._bound), B, c  # Rounding in badly scaled units may cross the bound.
+        residuals = self._residuals(stacked.parts, restored, candidate)
+        deviation = np.vstack([Y for Y, _ in stacked.parts]).std(axis=0)
+        self._set_measured(restored, coordinates, residuals, deviation, candidate.noise)
+        if ranked is not None:
+            self._set_choice(ranked, candidate)
+        unit = stacked.units.x[-coordinates.width :] if self.rank is None else np.ones(1)
+        blocks: list[Block] = []
+        for fold, of in zip(folds, of_folds, strict=True):
+            assert lead is not None
+            fitted = stacked.units.restored(*of)
+            smooth = candidate.noise == "measurement"
+            rows_of = stacked.parts, stacked.newest
+            blocks += blocks_of(*rows_of, fold, fitted, self.C_, unit, lead, smooth=smooth)
+        self._set_held(blocks, [Y / unit for Y in stacked.newest])
 
-    def _variants(
-        self, rows: list[Array], inputs: list[Array], variant: Variant, above: int | None
-    ) -> dict[Way, Variant]:
-        """Return what "cv" tries: earlier inputs, too, the directions above noise, levels that drift."""
-        lags, coordinates = self.input_delays, variant.coordinates
-        found = {Way(lags): variant}
-        if self.delays > 1 and lags == 1 and inputs[0].shape[1]:
-            found[Way(self.delays)] = Variant.of(rows, inputs, coordinates, self.delays, self.offset)
-        if above is not None and self.rank is None and self.towards is None:
-            found |= {way._replace(rank=above): of for way, of in found.items()}
-        count = self.delays + 1
-        long = min(map(len, rows)) > max(count, lags) + 1  # for a pair of differences
-        may_drift = self.rank is None and self.towards is None and (self.radius or 1.0) >= 1
-        if may_drift and long and count * coordinates.width <= NUMBERS.many:
-            found[Way(lags, count)] = Variant.of_levels(rows, inputs, self.delays, lags)
-        return found
+    def _doubt_damping(self, rows: list[Array], inputs: list[Array], stacked: Stacked) -> None:
+        """Note for the damping whether some of the stacked states hold noise alone."""
+        number = stacked.parts[0][0].shape[1]
+        if self.rank is not None:  # Of a few directions two may be as loud, as those of a mode are.
+            plain = Coordinates(stacked.coordinates.width, self.delays)
+            stacked = Stacked.of(rows, inputs, plain, self.input_delays, False)
+        above = above_noise(stacked.scaled())
+        if above is not None and above < number:
+            self._doubts = [remark_on_damping(number, above)]
 
     def _lead_of(self, longest: int) -> int:
         """Return the lead for recordings of at most so many rows; warn if they are too few."""
         if self.lead is None:
-            return default_lead(longest) if self.horizon in (None, "cv") else int(self.horizon)
+            return default_lead(longest)
         if longest <= self.lead:
             remark = (
                 f"the recordings have at most {longest} rows, too few to check forecasts of lead={self.lead} "
@@ -459,87 +514,109 @@ class StableLinearModel(Modes, Estimator):
             _say([remark], 5)
         return int(self.lead)
 
-    def _fit_of(self, parts: list[Part], units: Units) -> StableFit | ForecastFit:
-        """Return the fit of recordings by one step or by a number of steps, in the user's units."""
-        if self.horizon is None:
-            return self._one_step(*pairs_of(parts), self.ridge)
-        A0 = self._towards(units)
-        objective = Objective(
-            self.start or "measured",
-            self._bound,
-            self.ridge,
-            self.ridge,
-            np.zeros((len(units.x), len(units.x))) if A0 is None else A0,
-        )
-        max_iter = 30 if self.max_iter is None else self.max_iter
-        fit = climb(units.parts(parts, self.offset), int(self.horizon), objective, max_iter)
-        return restored(fit, units, self.offset)
+    def _of_folds(
+        self, parts: list[Part], candidate: Candidate, lead: int | None
+    ) -> tuple[list[Fold], list[Affine]]:
+        """Return the folds, none without a lead, and the fit of a candidate to each."""
+        if lead is None:
+            return [], []
+        folds = folds_of(parts, lead)
+        kept = [Recordings(cut(parts, fold.kept), self._bound, self.offset) for fold in folds]
+        return folds, models_of(candidate, kept, quick=False)
 
-    def _one_step(self, X: Array, Y: Array, U: Array, ridge: float) -> StableFit:
-        """Return the fit of one step; the last input is constant where there is an offset."""
-        inputs = np.hstack([U, np.ones((len(U), int(self.offset)))])
-        return fit_stable(
-            X,
-            Y,
-            inputs,
-            time=self.time,
-            radius=self.radius,
-            abscissa=self.abscissa,
-            max_iter=8 if self.max_iter is None else self.max_iter,
-            ridge=ridge,
-        )
+    def _of_all(
+        self, stacked: Stacked, candidate: Candidate, of_folds: list[Affine]
+    ) -> tuple[Affine, Candidate]:
+        """Return the fit of a candidate to all rows, and the candidate, with the ridge that it needed."""
+        if candidate.baseline is None and not candidate.ridge:
+            try:
+                self._require_samples(*pairs_of(stacked.parts)[::2])
+            except ValueError:
+                if self.noise != "auto":
+                    raise
+                candidate = candidate._replace(ridge=_TINY)
+        data = Recordings(stacked.scaled(), self._bound, self.offset)
+        process = candidate.noise == "process"
+        model = data.fit(candidate, max_iter=self._steps(8) if process else 8)
+        if not process:
+            model = data.descend(candidate.ridge, [model, *of_folds], self._steps(2 * STEPS), GAIN)
+        return model, candidate
 
-    def _towards(self, units: Units) -> Array | None:
-        """Return A₀ in units of the standard deviations."""
-        if self.towards is None:
-            return None
-        n = len(units.x)
-        A0 = as_matrix(self.towards, "towards", _NAME, (n, n))
-        return A0 / units.x[:, None] * units.x
+    def _steps(self, default: int) -> int:
+        return default if self.max_iter is None else self.max_iter
 
-    def _split(self, fit: StableFit | ForecastFit) -> tuple[Array, Array, Array]:
-        """Return A, B and c of a fit, whose last input is constant where there is an offset."""
-        n = len(fit.A)
-        B = np.zeros((n, 0)) if fit.B is None else fit.B
-        return (fit.A, B[:, :-1], B[:, -1]) if self._constant else (fit.A, B, np.zeros(n))
+    def _require_samples(self, X: Array, U: Array) -> None:
+        """Raise a ValueError unless pairs of states and inputs determine A and B, or there is a ridge."""
+        if not self.ridge:
+            require_samples(X, np.hstack([U, np.ones((len(U), int(self.offset)))]))
 
-    def _set(
-        self,
-        fit: StableFit | ForecastFit,
-        coordinates: Coordinates,
-        X: Array,
-        Y: Array,
-        U: Array,
-        deviation: Array,
-        choice: Choice | None,
-        lags: int = 1,
+    def _residuals(self, parts: list[Part], model: Affine, candidate: Candidate) -> Array:
+        """Return what a step leaves of the states or, with noise in the measurements, whole recordings."""
+        A, B, c = model
+        if candidate.noise == "process":
+            X, Y, U = pairs_of(parts)
+            return Y - X @ A.T - U @ B.T - c
+        found = []
+        both = np.hstack([B, c[:, None]])
+        for Y, U in parts:
+            whole = Pieces(Y[None], np.hstack([U, np.ones((len(U), 1))])[None])
+            found.append(Y - moved_states(A, both, whole)[0, :, : len(A)])
+        return np.vstack(found)
+
+    def _set_measured(
+        self, model: Affine, coordinates: Coordinates, residuals: Array, deviation: Array, noise: str
     ) -> None:
-        """Set what is known of measured states, from the fit and the pairs X, Y with the inputs U."""
-        self.fit_, self.choice_, self.feedthrough_ = fit, choice, False
-        self.C_ = self.D_ = self.K_ = self.states_ = self.dead_time_ = self._spread = None
-        self.components_ = coordinates.components
-        self.A_, B, self.offset_ = self._split(fit)
-        self.B_ = B if B.shape[1] else None
-        scale = np.where(deviation > 0, deviation, 1.0)
-        r = Y - X @ self.A_.T - U @ B.T - self.offset_
-        unknowns = len(self.A_) + U.shape[1] + self._constant  # of a row of A, B and c
+        """Set what is known of measured states."""
+        A, B, c = model
         discrete = self.time == "discrete"
-        noise = r.T @ r / max(len(X) - unknowns, 1) if discrete else None
+        self.noise_ = noise
+        self.components_ = coordinates.components
+        scale = np.where(deviation > 0, deviation, 1.0)
+        unknowns = len(A) + B.shape[1] + bool(c.any())  # of a row of A, B and c
+        covariance = residuals.T @ residuals / max(len(residuals) - unknowns, 1)
         step = None if discrete else self.dt
-        smooth = isinstance(fit, ForecastFit) and fit.start == "estimated"
-        self._system = MeasuredSystem(self.A_, B, self.offset_, coordinates, lags, scale, noise, step, smooth)
+        lags, smooth = self.input_delays, noise == "measurement"
+        self._system = MeasuredSystem(A, B, c, coordinates, lags, scale, covariance, step, smooth)
+        C = self._system.C
+        K = A @ C.T if discrete and not smooth else np.zeros((len(A), len(C)))
+        inputs = (B, np.zeros((len(C), B.shape[1]))) if B.shape[1] else (None, None)
+        self._set_fit(A, inputs[0], C, inputs[1], K, c, C @ covariance @ C.T)
 
-    def _set_held(self, blocks: list[Block], residuals: Array, period: int | None) -> None:
-        """Set what is known from forecasts of rows that were held out; the residuals are overwritten."""
-        self.forecast_error_, self._sizes, self.period_ = None, None, period
+    def _set_choice(self, ranked: Ranked, candidate: Candidate) -> None:
+        """Set the choice; its arguments give the same fit again."""
+        self.choice_ = ranked.choice(self.get_params() | candidate._asdict())
+
+    # What is known of each fit
+
+    def _set_fit(
+        self, A: Array, B: Array | None, C: Array, D: Array | None, K: Array, c: Array, noise: Array
+    ) -> None:
+        """Set the matrices."""
+        self.A_, self.B_, self.C_, self.D_, self.K_, self.offset_ = A, B, C, D, K, c
+        reached = spectral_radius(A)
+        if self.time == "continuous":
+            reached = float(np.linalg.eigvals(A).real.max())
+        predictor = spectral_radius(A - K @ C)
+        self.fit_ = SystemFit(A, B, C, D, K, c, noise, self._bound, reached, predictor, self.time)
+
+    def _set_held(self, blocks: list[Block], rows: list[Array]) -> None:
+        """Set what is known from forecasts of rows that were held out."""
+        self.forecast_error_, self._sizes, self.period_ = None, None, self.period if blocks else None
         if blocks:
-            self.forecast_error_ = forecast_errors(blocks, period)
+            if self.period is None:
+                self.period_ = period_of(rows)
+            self.forecast_error_ = forecast_errors(blocks, self.period_)
             _say(no_better(self.forecast_error_), 5)
-            np.abs(residuals, out=residuals).sort(axis=0)  # unknown ones last
-            self._sizes = residuals
+            self._sizes = np.abs(np.concatenate([block.residuals for block in blocks]))
+            self._sizes.sort(axis=0)  # unknown ones last
+
+
+def _is(value: object, values: tuple[object, ...]) -> bool:
+    """Return whether it is one of these values, whatever its type."""
+    return any(value is of or (isinstance(value, str) and value == of) for of in values)
 
 
 def _say(remarks: list[str], stacklevel: int = 3) -> None:
-    """Warn the line that called ``fit``, which is so many frames away."""
+    """Warn with the line that called ``fit``, so many frames above, as the place."""
     for remark in remarks:
         warnings.warn(f"StableLinearModel: {remark}", stacklevel=stacklevel)

@@ -111,6 +111,53 @@ def test_papers_know_nothing_of_the_demo() -> None:
             assert not any(target.startswith("examples.demo") for target in targets), name
 
 
+# The rooms of dynamics, from the ground up, and what each may take of the rest of the package.
+ROOMS = {
+    "_data": {"_matrices", "functional._checks"},
+    "_one_step": {"_matrices", "_precision", "_scale", "functional._checks"},
+    "_model": {"_matrices", "_parametrizations", "functional._checks"},
+    "_fits": {"_matrices"},
+    "_choice": {"_matrices", "_progress"},
+    "_estimator": {"_matrices", "functional._checks"},
+    "": set(),  # spectral_param/dynamics/__init__.py
+}
+# Growth is of the results of one step, too.
+BESIDE = {("spectral_param.dynamics._one_step.fit", "spectral_param.dynamics._model.growth")}
+# Torch only where tensors are read or made.
+TENSORS = {"_data.arrays", "_one_step.fit", "_model.module"}
+
+
+def test_dynamics_is_built_room_by_room() -> None:
+    heights = {room: height for height, room in enumerate(ROOMS)}
+    for name, targets in graph("spectral_param").items():
+        if not name.startswith("spectral_param.dynamics"):
+            continue
+        room = ([*name.split("."), ""])[2]
+        for target in targets:
+            if target == "spectral_param.dynamics" or target.startswith("spectral_param.dynamics."):
+                below = heights[([*target.split("."), ""])[2]] <= heights[room]
+                assert below or (name, target) in BESIDE, f"{name} imports {target}"
+            else:
+                taken = target.removeprefix("spectral_param.")
+                assert any(taken.startswith(of) for of in ROOMS[room]), f"{name} imports {target}"
+
+
+def test_dynamics_needs_torch_only_where_tensors_are_read_or_made() -> None:
+    importing = set()
+    for name, path in MODULES.items():
+        if not name.startswith("spectral_param.dynamics."):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typed = [node for node in tree.body if isinstance(node, ast.If)]  # for type checkers alone
+        for node in ast.walk(tree):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            torch = any(module.split(".")[0] == "torch" for module in modules)
+            if torch and not any(node in ast.walk(of) for of in typed):
+                importing.add(name.removeprefix("spectral_param.dynamics."))
+    assert importing == TENSORS
+
+
 def test_circles_and_imports_upwards_are_found() -> None:
     assert upwards({"spectral_param.errors": {"spectral_param.nn.cells"}}) == [
         "spectral_param.errors imports spectral_param.nn.cells"

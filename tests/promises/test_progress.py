@@ -90,8 +90,8 @@ def test_fits_show_bars_too(shown) -> None:
     X = np.random.default_rng(0).standard_normal((60, 2)).cumsum(axis=0)
     with sp.progress(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # A random walk has no better forecast than no change.
-        sp.dynamics.StableLinearModel(horizon="cv", lead=5).fit(X)
-    assert shown["horizon='cv'"][0] > 0
+        sp.dynamics.StableLinearModel(noise="auto", lead=5).fit(X)
+    assert shown["noise='auto'"][0] > 0
 
 
 def test_without_tqdm_it_says_what_to_install(monkeypatch) -> None:

@@ -12,11 +12,11 @@ import torch
 from spectral_param._matrices import Array
 from spectral_param._precision import double_device
 from spectral_param._scale import power_of_two
-from spectral_param.dynamics._arrays import as_array, require_finite
-from spectral_param.dynamics._growth import ReachedBound
+from spectral_param.dynamics._data.arrays import as_array, require_finite
+from spectral_param.dynamics._data.recordings import Recording, checked
+from spectral_param.dynamics._model.growth import ReachedBound
 from spectral_param.dynamics._one_step.schur import Disc, HalfPlane, Problem, Region
 from spectral_param.dynamics._one_step.search import search
-from spectral_param.dynamics._recordings import Recording, checked
 from spectral_param.functional._checks import is_finite, whole_number
 
 Time = Literal["discrete", "continuous"]
@@ -121,12 +121,9 @@ def fit_stable(
         raise ValueError(f"fit_stable: expected 0 <= ridge < inf, got {ridge!r}.")
     n, m = X.shape[1], U.shape[1]
     if ridge > 0:
-        X, Y, U = with_ridge(X, Y, U, ridge, np.zeros((n, n)))
-    elif len(X) < n + m + 1:
-        raise ValueError(
-            f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
-            "project the states (StableLinearModel(rank=...)), or pass ridge > 0."
-        )
+        X, Y, U = with_ridge(X, Y, U, ridge)
+    else:
+        _require_enough(X, U)
     # A does not depend on the common unit of X and Y, and U Bᵀ does not depend on the unit of U. Powers of
     # two change no digit.
     unit, unit_u = power_of_two(X), power_of_two(U)
@@ -174,11 +171,27 @@ def fit_stable(
     )
 
 
-def with_ridge(X: Array, Y: Array, U: Array, ridge: float, A0: Array) -> tuple[Array, Array, Array]:
-    """Return X, Y and U with rows that add ½·ridge·(‖A − A₀‖² + ‖B‖²) to the error."""
+def require_samples(X: Array, U: Array) -> None:
+    """Raise a ValueError unless the samples determine A and B."""
+    _require_enough(X, U)
+    R: Any = np.linalg.qr(np.hstack([U, X]), mode="r")
+    _require_full_rank(R, U, 1.0)
+
+
+def _require_enough(X: Array, U: Array) -> None:
+    n, m = X.shape[1], U.shape[1]
+    if len(X) < n + m + 1:
+        raise ValueError(
+            f"fit_stable: expected at least n + inputs + 1 = {n + m + 1} samples, got {len(X)}. Record more, "
+            "project the states (StableLinearModel(rank=...)), or pass ridge > 0."
+        )
+
+
+def with_ridge(X: Array, Y: Array, U: Array, ridge: float) -> tuple[Array, Array, Array]:
+    """Return X, Y and U with rows that add ½·ridge·(‖A‖² + ‖B‖²) to the error."""
     n = X.shape[1]
     rows = ridge**0.5 * np.eye(n + U.shape[1])
-    return np.vstack([X, rows[:, :n]]), np.vstack([Y, rows[:, :n] @ A0.T]), np.vstack([U, rows[:, n:]])
+    return np.vstack([X, rows[:, :n]]), np.vstack([Y, 0 * rows[:, :n]]), np.vstack([U, rows[:, n:]])
 
 
 def bound_of(caller: str, time: str, radius: float | None, abscissa: float | None) -> float:

@@ -28,8 +28,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._eigenvalues import block_sizes, reordered
 from spectral_param.dynamics._one_step.blocks import nearest_in_disc, nearest_in_half_plane
+from spectral_param.dynamics._one_step.eigenvalues import block_sizes, reordered
 
 ComplexArray = NDArray[Any]  # complex128
 

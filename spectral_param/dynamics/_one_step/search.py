@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.optimize
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._eigenvalues import moved
+from spectral_param.dynamics._one_step.eigenvalues import moved
 from spectral_param.dynamics._one_step.schur import (
     Basis,
     Problem,

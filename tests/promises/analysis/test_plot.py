@@ -34,7 +34,7 @@ def modes():
 def chosen():
     t = torch.linspace(0, 20, 60, dtype=torch.float64)
     rows = torch.stack([t.sin(), t.cos()], dim=1) + 0.1 * (45 * t[:, None]).cos()
-    return sp.dynamics.StableLinearModel(horizon="cv", lead=10).fit(rows).choice_
+    return sp.dynamics.StableLinearModel(noise="auto", lead=10).fit(rows).choice_
 
 
 W = 0.9 * torch.eye(4) + torch.diag(torch.ones(3), -1)

@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "peak: powers end before the largest one",
-        "spectral_param/dynamics/_growth.py",
+        "spectral_param/dynamics/_model/growth.py",
         "elif frobenius < 1:",
         "else:",
         "growth_of_a_fit",
@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "samples: a fit has fewer samples than unknowns",
         "spectral_param/dynamics/_one_step/fit.py",
-        "elif len(X) < n + m + 1:",
-        "elif len(X) < n:",
+        "if len(X) < n + m + 1:",
+        "if len(X) < n:",
         "wrong_input",
     ),
 )

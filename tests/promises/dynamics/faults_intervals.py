@@ -5,23 +5,23 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "coverage: the least coverage takes no error",
-        "spectral_param/dynamics/_intervals.py",
+        "spectral_param/dynamics/_model/bands.py",
         "- 1e-9).astype(int), 1)",
         "- 1e-9).astype(int), 0)",
         "least_coverage",
     ),
     Fault(
         "quantile: a conformal band forgets the forecast itself among the ranks",
-        "spectral_param/dynamics/_intervals.py",
+        "spectral_param/dynamics/_model/bands.py",
         "np.ceil((number + 1) * coverage - 1e-9)",
         "np.ceil(number * coverage - 1e-9)",
         "quantile",
     ),
     Fault(
         "smooth: a forecast begins where it fits all given rows best, whatever drives the system",
-        "spectral_param/dynamics/_measured.py",
-        "if self.smooth and before else",
-        "if before else",
+        "spectral_param/dynamics/_model/system.py",
+        "        if self.smooth:\n            fitted",
+        "        if True:\n            fitted",
         "without_a_say",
     ),
 )

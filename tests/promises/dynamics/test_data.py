@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from spectral_param import progress
-from spectral_param.dynamics import StableLinearModel, fit_forecast, fit_stable
+from spectral_param.dynamics import StableLinearModel, fit_stable
 from tests.messages import about
 from tests.promises.dynamics.systems import chain, oscillators
 
@@ -149,10 +149,8 @@ def test_missing_rows_are_cut_out_and_the_rest_is_fitted_as_recordings(driven, g
     by_hand = StableLinearModel().fit([X[p] for p in pieces], U=[U[p] for p in pieces])
     np.testing.assert_array_equal(model.A_, by_hand.A_)
     np.testing.assert_array_equal(model.B_, by_hand.B_)
-    fit = fit_forecast(X, U, horizon=3, missing="split")
-    assert np.isfinite(fit.A).all()
-    with pytest.raises(ValueError, match=about("recordings", "missing='split'")):
-        fit_forecast(X, U, horizon=3)
+    whole = StableLinearModel(noise="measurement", missing="split", lead=5, max_iter=2).fit(X, U=U)
+    assert np.isfinite(whole.A_).all()
     assert np.isfinite(model.score(X, U=U))
 
 
@@ -198,14 +196,14 @@ def test_what_is_not_finite_is_not_passed_on(driven, value):
         model.simulate(X[0], 9, U)
 
 
-@pytest.mark.parametrize("horizon", [1, 5, "cv"])
+@pytest.mark.parametrize("noise", ["process", "measurement", "both", "auto"])
 @pytest.mark.parametrize("shape", [(12, 0), (0, 3), (0, 0)])
-@pytest.mark.parametrize("options", [{}, {"delays": 2}, {"rank": 1}, {"dt": 0.1}], ids=str)
-def test_data_without_rows_or_columns_are_refused(horizon, shape, options):
+@pytest.mark.parametrize("options", [{}, {"offset": True}, {"dt": 0.1}], ids=str)
+def test_data_without_rows_or_columns_are_refused(noise, shape, options):
     X = np.empty(shape)
     for data in (X, [X, X]):
         with pytest.raises(ValueError, match=about("X", "column" if shape[1] == 0 else "rows")):
-            StableLinearModel(horizon=horizon, **options).fit(data)
+            StableLinearModel(noise=noise, **options).fit(data)
 
 
 def test_snapshots_in_columns_are_noticed_and_the_remedy_fits():
@@ -222,10 +220,9 @@ def test_snapshots_in_columns_are_noticed_and_the_remedy_fits():
 def test_messages_name_the_function_that_was_called(driven):
     X = driven[0]
     for call, name in (
-        (lambda: fit_forecast(X, radius=0), "fit_forecast"),
         (lambda: fit_stable(X[:-1], X[1:], radius=0), "fit_stable"),
         (lambda: StableLinearModel(radius=0).fit(X), "StableLinearModel"),
-        (lambda: StableLinearModel(radius=0, horizon="cv").fit(X), "StableLinearModel"),
+        (lambda: StableLinearModel(radius=0, noise="auto").fit(X), "StableLinearModel"),
     ):
         with pytest.raises(ValueError, match=rf"^{name}: expected radius > 0, got 0"):
             call()
@@ -250,15 +247,15 @@ def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=Bar))
     X = driven[0][:50, :2]
-    quiet = StableLinearModel(horizon="cv", lead=5).fit(X)
+    quiet = StableLinearModel(noise="auto", lead=5).fit(X)
     assert shown == []
     with progress():
-        loud = StableLinearModel(horizon="cv", lead=5).fit(X)
+        loud = StableLinearModel(noise="auto", lead=5).fit(X)
     assert shown.count("one more") >= 4
     np.testing.assert_array_equal(quiet.A_, loud.A_)
     del shown[:]
     with progress():
-        hidden = StableLinearModel(states="cv", lead=5).fit(driven[0][:50, :1])
+        hidden = StableLinearModel(states="auto", lead=5).fit(driven[0][:50, :1])
     assert shown.count("one more") == len(hidden.choice_.table["states"])
     assert capsys.readouterr() == ("", "")
 

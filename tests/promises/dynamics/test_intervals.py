@@ -50,8 +50,8 @@ def test_bands_cover_what_they_say_at_every_lead(states, coverage, interval):
 @pytest.mark.parametrize(
     ("kwargs", "before", "width", "radius"),
     [
-        ({"horizon": "cv", "start": "measured"}, 40, 2, 0.97),
-        ({"delays": 3, "horizon": 5}, 100, 4, 0.9),
+        ({"noise": "auto"}, 40, 2, 0.97),
+        ({"delays": 3, "noise": "process"}, 100, 4, 0.9),
         ({}, 15, 1, 1.0),
     ],
 )
@@ -85,13 +85,12 @@ def test_conformal_bands_do_not_ask_for_a_normal_distribution():
 def test_a_band_is_a_quantile_of_errors_on_held_out_rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 1))
-    with pytest.warns(UserWarning, match="the mean is better"):
-        model = StableLinearModel(1e-9, lead=2).fit(X)
+    model = StableLinearModel(1e-9, lead=2).fit(X)
     band = model.simulate(X[0], 2, coverage=0.8)
     assert isinstance(band, Forecast)
-    # The last of four blocks is held out, and a forecast of nothing leaves the rows themselves.
-    for k, count in ((0, 99), (1, 98)):
-        sizes = np.sort(np.abs(X[301 + k :, 0]))
+    # Each of four blocks is held out, and a forecast of nothing leaves the rows themselves.
+    for k, count in ((0, 4 * 99), (1, 4 * 98)):
+        sizes = np.sort(np.abs(np.concatenate([X[i + 1 + k : i + 100, 0] for i in range(0, 400, 100)])))
         assert len(sizes) == count
         expected = sizes[int(np.ceil((count + 1) * 0.8)) - 1]
         np.testing.assert_allclose(band.upper[k, 0] - band.mean[k, 0], expected, atol=1e-8)
@@ -100,7 +99,7 @@ def test_a_band_is_a_quantile_of_errors_on_held_out_rows():
 
 def test_too_few_held_out_rows_make_an_infinite_band():
     X, _ = driven(80, 0)
-    model = StableLinearModel(lead=10).fit(X)  # 20 rows are held out
+    model = StableLinearModel(lead=10).fit(X)  # each of four blocks of 20 rows is held out
     assert np.isfinite(model.simulate(X[0], 5, coverage=0.8).upper).all()
     assert np.isinf(model.simulate(X[0], 5, coverage=0.99).upper).all()
 
@@ -141,7 +140,7 @@ def test_few_rows_before_a_forecast_widen_the_band_of_hidden_states():
 def test_delays_and_a_rank_have_bands_of_the_columns():
     X, U = driven(120, 4)
     wide = X @ np.random.default_rng(0).standard_normal((2, 5))
-    for options in ({"delays": 3}, {"rank": 2}, {"horizon": "cv"}):
+    for options in ({"delays": 3}, {"rank": 2}, {"noise": "auto"}):
         model = StableLinearModel(lead=10, offset=True, **options).fit(wide if "rank" in options else X, U=U)
         rows = wide if "rank" in options else X
         for interval in ("conformal", "gaussian"):

@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from spectral_param.dynamics import StableLinearModel, fit_stable
+from spectral_param.dynamics import StableLinearModel, SystemFit, fit_stable
 from tests.messages import about
 
 TURN = 0.3
@@ -76,13 +76,20 @@ def test_tensors_and_arrays_give_the_same_model():
     np.testing.assert_array_equal(model.simulate(tensor[0], 3), model.simulate(X[0], 3))
 
 
-def test_is_the_fit_of_fit_stable():
+@pytest.mark.parametrize("radius", [0.9, 2.0])
+def test_is_the_fit_of_fit_stable_in_standard_deviations(radius):
     X, _ = recording(30, noise=0.3)
-    fit = fit_stable(X[:-1], X[1:], radius=0.9)
-    model = StableLinearModel(0.9).fit(X)
-    np.testing.assert_array_equal(model.A_, fit.A)
-    assert model.fit_.error == fit.error
-    assert model.radius_ == 0.9
+    unit = X[:-1].std(axis=0)
+    fit = fit_stable(X[:-1] / unit, X[1:] / unit, radius=radius)
+    model = StableLinearModel(radius).fit(X)
+    np.testing.assert_allclose(model.A_, unit[:, None] * fit.A / unit, atol=1e-9)
+    assert isinstance(model.fit_, SystemFit)
+    np.testing.assert_array_equal(model.fit_.A, model.A_)
+    # Noise drives the system: the filter takes the rows as they are.
+    np.testing.assert_array_equal(model.C_, np.eye(3))
+    np.testing.assert_array_equal(model.K_, model.A_)
+    assert model.fit_.predictor_reached == 0
+    assert (model.noise_, model.radius_) == ("process", radius)
     assert model.B_ is None
 
 
@@ -248,23 +255,26 @@ rows = recording(30)[0]
     ("arguments", "data", "message"),
     [
         ({"radius": "cv"}, (rows,), ["radius", "'cv'"]),
-        ({"horizon": "best"}, (rows,), ["horizon", "'best'"]),
-        ({"horizon": 0}, (rows,), ["horizon", "0"]),
-        ({"horizon": "cv"}, (rows, rows), ["recordings", "pairs"]),
+        ({"noise": "best"}, (rows,), ["noise", "'best'"]),
+        ({"baseline": "mean"}, (rows,), ["baseline", "'mean'"]),
+        ({"baseline": "drift", "radius": 0.9}, (rows,), ["radius >= 1", "'drift'", "0.9"]),
+        ({"baseline": "drift", "ridge": 1.0}, (rows,), ["ridge", "'drift'"]),
+        ({"baseline": "drift", "noise": "measurement"}, (rows,), ["noise", "'drift'"]),
+        ({"noise": "process", "states": 2}, (rows,), ["states=2", "'process'", "noise='both'"]),
+        ({"noise": "both", "delays": 2}, (rows,), ["delays", "'both'", "states="]),
+        ({"feedthrough": "cv", "states": 2}, (rows,), ["feedthrough", "'cv'"]),
+        ({"states": 2, "dead_time": (1, 2)}, (rows, None, rows[:, :1]), ["dead_time", "1 inputs"]),
+        ({"noise": "auto"}, (rows, rows), ["recordings", "pairs"]),
         ({"delays": 2}, (rows, rows), ["recordings", "delays", "pairs"]),
-        ({"horizon": 5, "time": "continuous"}, (rows, rows), ["horizon", "continuous"]),
+        ({"noise": "auto", "time": "continuous"}, (rows, rows), ["noise", "continuous", "GridSearchCV"]),
         ({"delays": 2, "time": "continuous"}, (rows, rows), ["delays", "continuous"]),
-        ({"start": "measured"}, (rows,), ["start", "horizon"]),
-        ({"horizon": 5, "start": "known"}, (rows,), ["start", "'known'"]),
-        ({"horizon": "cv", "ridge": 1.0}, (rows,), ["ridge"]),
-        ({"towards": np.eye(3)}, (rows,), ["towards", "horizon"]),
-        ({"horizon": 5, "towards": np.eye(2)}, (rows,), ["towards", r"\(3, 3\)"]),
+        ({"noise": "auto", "ridge": 1.0}, (rows,), ["ridge"]),
         ({"lead": 0}, (rows,), ["lead", "0"]),
         ({"delays": 0}, (rows,), ["delays", "0"]),
         ({"delays": 30}, (rows,), ["delays", "30"]),
-        ({"horizon": 5}, (np.hstack([rows, np.ones((30, 1))]),), ["constant", r"\[3\]"]),
-        ({"horizon": "cv"}, (rows, None, np.ones((30, 2))), ["inputs", "constant", r"\[0, 1\]"]),
-        ({"horizon": "cv"}, (rows[:3],), ["6 states", "got 3"]),
+        ({"noise": "measurement"}, (np.hstack([rows, np.ones((30, 1))]),), ["constant", r"\[3\]"]),
+        ({"noise": "auto"}, (rows, None, np.ones((30, 2))), ["inputs", "constant", r"\[0, 1\]"]),
+        ({"noise": "auto"}, (rows[:3],), ["6 states", "got 3"]),
         ({}, (rows, np.ones((30, 1))), ["Y", "3 columns", "U="]),
         ({"time": "continuous"}, (rows,), ["Y", r"logm"]),
         ({"abscissa": 0.0}, (rows,), ["abscissa"]),

@@ -123,7 +123,7 @@ def test_modes_that_do_not_exist_are_refused(model, two_tones, modes):
 )
 def test_every_mode_of_a_decay_is_found(frequencies, damping, sensors, rows, noise, seed) -> None:
     _, Y = ringing(frequencies, damping, sensors, rows, noise, seed, dt=0.01)
-    model = StableLinearModel(states="cv", dt=0.01).fit(Y)
+    model = StableLinearModel(states="auto", dt=0.01).fit(Y)
     nearest = np.abs(model.natural_frequencies_ - np.array(frequencies)[:, None]).argmin(axis=1)
     assert len(set(nearest)) == len(frequencies)
     np.testing.assert_allclose(model.natural_frequencies_[nearest], frequencies, rtol=0.01)

@@ -48,20 +48,14 @@ def _fits() -> dict[str, Job]:
         fit = d.fit_stable(X[:-1], X[1:], U[:-1])
         return fit.A, fit.B, fit.error
 
-    def ahead(to: To) -> Any:
-        X, U = tensors(to)
-        fit = d.fit_forecast(X, U, horizon=4)
-        return fit.A, fit.B
-
     return {
         "fit_stable": one_step,
         "fit_stable, continuous": lambda to: (
             d.fit_stable(tensors(to)[0][:-1], tensors(to)[0].diff(dim=0), time="continuous").A
         ),
-        "fit_forecast": ahead,
         "StableLinearModel": estimator(),
         "StableLinearModel, arrays": estimator(arrays=True),
-        "StableLinearModel, horizon": estimator(horizon=4, offset=True),
+        "StableLinearModel, measurement": estimator(noise="measurement", lead=5, offset=True),
         "StableLinearModel, states": estimator(states=2, use_inputs=True),
         "StableLinearModel, delays": estimator(delays=3, rank=4, use_inputs=False),
     }

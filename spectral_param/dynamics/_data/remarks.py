@@ -1,0 +1,190 @@
+"""What to say of data that can be fitted, but probably not as meant, and of what cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spectral_param._matrices import Array
+from spectral_param.dynamics._data.recordings import Part, Recording, side_by_side
+
+_FAR = 20.0  # means in standard deviations from which on states are far from 0
+_FEW = 10  # rows whose mean says little
+_SLOW = 100  # states of which a fit takes seconds
+_SAME = 1e-9  # relative; what a scaler leaves is exact to rounding
+_TINY = 1e-8  # a column that varies by less than this part of its size is constant but for its last digits
+_ENOUGH = 3000  # rows of a recording that are looked at
+_MANY = 100  # inputs of successive rows from which on nothing is looked at
+# Plants whose dead time was not looked for had 0.81 and 0.93, and 0.02 and 0.05 with it.
+_POOR = 0.8  # error of forecasts with inputs from which on a fit says what was tried
+_CHANCE = 1.05  # ratio of two errors up to which chance decides
+_SHARE = 0.02  # of the states' squares: transients that tell A and B apart
+_DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
+
+
+def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, rank: int | None) -> list[str]:
+    """Return what to say about columns that are constant, far from 0, or more than the rows."""
+    X = np.vstack(rows)
+    count, n = X.shape
+    remarks = []
+
+    def label(columns: list[int]) -> str:
+        some = [repr(str(names[i])) if names is not None else str(i) for i in columns[:5]]
+        return f"{', '.join(some)}{', ...' if len(columns) > 5 else ''}"
+
+    spread = np.ptp(X, axis=0)
+    nearly = np.flatnonzero((spread > 0) & (spread <= _TINY * np.abs(X).max(axis=0))).tolist()
+    if nearly:
+        remarks.append(
+            f"the columns {label(nearly)} are constant but for their last digits, which are fitted as "
+            f"states. Leave them out{'' if offset else ', and pass offset=True for a constant'}."
+        )
+    deviation = X.std(axis=0)
+    far = [
+        i
+        for i in np.flatnonzero(np.abs(X.mean(axis=0)) > _FAR * deviation).tolist()
+        if i not in nearly and deviation[i] > 0
+    ]
+    if far and not offset and count >= _FEW:
+        remarks.append(
+            f"the columns {label(far)} lie far from 0, more than {_FAR:g} standard deviations, and a model "
+            "without an offset decays towards 0. Pass offset=True."
+        )
+    longest = max(map(len, rows))
+    if rank is None and n > min(_SLOW, 5 * longest):
+        several = len(rows) > 1
+        remarks.append(
+            f"there are {n} columns, each of them a state, and {longest} rows"
+            f"{' in the longest recording' if several else ''}. Rows are samples in order of time: if the "
+            f"columns are samples, pass {'[x.T for x in X]' if several else 'X.T'}; otherwise rank=... "
+            "projects them, as in dynamic mode decomposition. A fit of hundreds of states takes seconds to "
+            "minutes."
+        )
+    return remarks
+
+
+def remarks_on_pairs(pairs: list[Recording]) -> list[str]:
+    """Return what to say where X was scaled and Y was not, as by a step of a Pipeline."""
+    for x, _, y in pairs:
+        if y is not None and not np.array_equal(x[1:], y[:-1]) and _affine(x[1:], y[:-1]):
+            return [
+                "X was scaled and Y was not, as by a scaler before this model in a Pipeline, so that Y does "
+                "not hold the next states. Fit a recording, fit(X), which the scaler moves as a whole."
+            ]
+    return []
+
+
+def _affine(X: Array, Y: Array) -> bool:
+    """Return whether each column of Y is an exact multiple of that of X, moved by a constant."""
+    x, y = X - X.mean(axis=0), Y - Y.mean(axis=0)
+    squares = np.square(x).sum(axis=0)
+    slope = (x * y).sum(axis=0) / np.where(squares > 0, squares, 1)
+    return bool(
+        len(X) > 3
+        and (squares > 0).all()
+        and (np.abs(y - slope * x).max(axis=0) <= _SAME * np.abs(y).max(axis=0)).all()
+        and (slope > 0).all()
+    )
+
+
+def remarks_on_inputs(parts: list[Part]) -> list[str]:
+    """Return what to say where inputs move the states in too few directions to tell A and B apart.
+
+    A sine has two directions, whatever the number of its rows. In n + m directions the states and inputs of a
+    model have to move: the inputs of n + 1 successive rows excite some of them, and states that do not follow
+    from these rows, transients, excite others.
+    """
+    n, m = parts[0][0].shape[1], parts[0][1].shape[1]
+    depth = n + 1
+    long = [(Y[-_ENOUGH:], U[-(_ENOUGH - 1) :]) for Y, U in parts if len(U) >= depth][:100]
+    if not m or not long or depth * m > _MANY:
+        return []
+    H = np.vstack([side_by_side(U, depth) for _, U in long])
+    if len(H) < 3 * H.shape[1]:
+        return []
+    left, s, _ = np.linalg.svd(H, full_matrices=False)
+    found = int((s > _DIRECTIONS * s[0]).sum())
+    if found >= n + m:
+        return []
+    before = np.vstack([Y[depth - 1 : -1] for Y, _ in long])
+    unit = np.where(before.std(axis=0) > 0, before.std(axis=0), 1)
+    rest = before / unit
+    rest = rest - left[:, :found] @ (left[:, :found].T @ rest)
+    # Transients go on from row to row, noise of the measurements does not.
+    x, y = rest[:-1], rest[1:]
+    fitted = x @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
+    if np.square(fitted).sum() > _SHARE * np.square(before / unit).sum():
+        return []
+    return [
+        f"the inputs move the states in {found} directions, where A and B have {n + m}: a sine has two. "
+        "Forecasts with other inputs can be far off. Record with inputs that vary more, as random steps do."
+    ]
+
+
+def remark_on_damping(n: int, above: int) -> str:
+    """Return what to say of the damping of n stacked states, of which so many hold more than noise."""
+    return (
+        f"expected modes that the rows carry, got {n} states, of which {n - above} hold noise alone: they "
+        "bias the damping of the others, by much where it is small. Pass states='auto' without delays, which "
+        "finds the number of states and has damping_ratio_errors_."
+    )
+
+
+def remarks_on_most(states: int | None) -> list[str]:
+    """Return what to say where the most states were taken that were tried."""
+    if states is None:
+        return []
+    return [
+        f"states='auto' took {states}, the most that it tries for so few rows: more may be better. Pass "
+        "states=, a number, or record more rows."
+    ]
+
+
+def no_better(errors: dict[str, Array]) -> list[str]:
+    """Return what to say where a forecast without a model has a smaller mean error."""
+    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
+    said = {"mean": "the mean", "one period ago": "what was one period ago"}
+    return [
+        f"forecasting {said.get(name, name)} is better on the rows held out: an error of {mean:.3g}, the "
+        f"model's is {means['model']:.3g}. The errors are those of models that were fitted without these "
+        "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
+        for name, mean in means.items()
+        if _CHANCE * mean < means.get("model", 0.0)
+    ]
+
+
+def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> list[str]:
+    """Return what to say where a fit with inputs explains little of the rows that are held out.
+
+    Args:
+        error: Of the forecasts, by lead.
+        chosen: Whether the number of states was chosen.
+        offset: Whether the fit has an offset.
+        lags: Rows of inputs that act.
+    """
+    mean = float(np.nanmean(error)) if np.isfinite(error).any() else 0.0
+    if mean < _POOR:
+        return []
+    tried = "numbers of states" if chosen else "this number of states"
+    if chosen and lags == 1:
+        tried += " and dead times"
+    more = [
+        *([] if chosen else ["states='auto', which finds the order and dead times"]),
+        *([] if offset else ["offset=True"]),
+        "input_delays=... for inputs that act over many rows" if lags == 1 else "more input_delays",
+        "more inputs, if others act",
+        "a smaller lead=, if noise drives the outputs",
+    ]
+    return [
+        f"forecasts of held-out rows have an error of {mean:.2g}, where the mean has 1: the inputs explain "
+        f"little of the outputs. Tried: {tried}. Try {', or '.join(more)}."
+    ]
+
+
+def require_variation(name: str, recordings: list[Array]) -> None:
+    """Raise a ValueError if a column is constant."""
+    constant = np.flatnonzero(np.ptp(np.vstack(recordings), axis=0) == 0).tolist()
+    if constant:
+        raise ValueError(
+            f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
+            "offset=True fits a constant."
+        )

@@ -1,1 +1,0 @@
-"""Stable least squares of forecasts over several steps."""

@@ -1,0 +1,1 @@
+"""A fitted model: its matrices, and what follows from them."""

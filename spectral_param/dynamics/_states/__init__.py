@@ -1,1 +1,0 @@
-"""Models whose states are hidden: a start by canonical variates, its refinement, the filter, the order."""

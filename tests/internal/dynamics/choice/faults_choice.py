@@ -1,0 +1,34 @@
+"""Faults that test_choice.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "short: a short recording is cut into pieces",
+        "spectral_param/dynamics/_choice/folds.py",
+        "if single and rows < 4 * lead:",
+        "if False:",
+        "short_recording",
+    ),
+    Fault(
+        "last: the last block of a recording weighs as much as each of the others",
+        "spectral_param/dynamics/_choice/folds.py",
+        "count - 1.0 if single else 1.0",
+        "1.0",
+        "last_block",
+    ),
+    Fault(
+        "free: the gain of the filter counts nothing",
+        "spectral_param/dynamics/_choice/order.py",
+        "n * (p + m + of.filter * p)",
+        "n * (p + m)",
+        "counts_its_unknowns",
+    ),
+    Fault(
+        "forgotten: a state that is estimated forgets what inputs did before",
+        "spectral_param/dynamics/_choice/score.py",
+        "np.linalg.solve(G, total) + forced",
+        "np.linalg.solve(G, total)",
+        "fit_all_rows_before",
+    ),
+)

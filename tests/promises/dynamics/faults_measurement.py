@@ -1,0 +1,27 @@
+"""Faults that test_measurement.py finds."""
+
+from tests.faults import Fault
+
+FAULTS = (
+    Fault(
+        "adjoint: the gradient of a recording is carried back by A, not its transpose",
+        "spectral_param/dynamics/_fits/measurement.py",
+        "adjoint = residual[:, k] + adjoint @ A\n",
+        "adjoint = residual[:, k] + adjoint @ A.T\n",
+        "general_search or hides",
+    ),
+    Fault(
+        "estimated: the start of a recording is not the one that fits best",
+        "spectral_param/dynamics/_fits/measurement.py",
+        "total = left[k] + total @ A\n",
+        "total = left[k] + total @ A.T\n",
+        "general_search or hides",
+    ),
+    Fault(
+        "residue: the noise is that of one step",
+        "spectral_param/dynamics/_estimator.py",
+        'if candidate.noise == "process":\n            X, Y, U',
+        "if True:\n            X, Y, U",
+        "hides_from",
+    ),
+)
