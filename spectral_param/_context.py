@@ -106,6 +106,11 @@ HALF = {torch.bfloat16, torch.float16, torch.complex32}
 is_on_host: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
 
 
+def is_captured(t: Tensor) -> bool:
+    """Return whether a CUDA graph records what happens to a tensor; a replay runs no Python."""
+    return t.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def is_wrapped(t: Tensor) -> bool:
     """Return whether t may be wrapped by a transform of torch.func, or is by autograd's older vmap."""
     return torch._C._are_functorch_transforms_active() or torch._C._functorch.is_legacy_batchedtensor(t)

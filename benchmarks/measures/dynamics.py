@@ -29,7 +29,7 @@ from spectral_param.dynamics._one_step.fit import reduce
 
 DEPENDS = (
     "spectral_param/dynamics/_one_step",
-    "spectral_param/dynamics/_growth.py",
+    "spectral_param/dynamics/_model/growth.py",
     "spectral_param/dynamics/_arrays.py",
     "spectral_param/dynamics/_eigenvalues.py",
     "spectral_param/dynamics/_recordings.py",

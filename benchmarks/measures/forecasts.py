@@ -36,7 +36,8 @@ from spectral_param.dynamics._one_step.fit import reduce
 
 DEPENDS = (
     "spectral_param/dynamics",
-    ":(exclude)spectral_param/dynamics/_states",
+    ":(exclude)spectral_param/dynamics/_choice/dead_time.py",
+    ":(exclude)spectral_param/dynamics/_choice/order.py",
     "benchmarks/measures/forecasts.py",
     "benchmarks/problems/forecasts.py",
     "benchmarks/problems/one_step.py",

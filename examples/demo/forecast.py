@@ -26,7 +26,8 @@ def compare(seed: int, quick: bool = False) -> dict[str, Any]:
     least_squares = [A @ past[-1]]
     while len(least_squares) < AHEAD:
         least_squares.append(A @ least_squares[-1])
-    model = sp.dynamics.StableLinearModel(noise="process" if quick else "auto", lead=AHEAD).fit(past)
+    options = {"noise": "process"} if quick else {"noise": "auto", "lead": AHEAD}
+    model = sp.dynamics.StableLinearModel(**options).fit(past)
     ours = model.simulate(past[-START:], steps=AHEAD)
     forecasts = dict(zip(MODELS, (np.array(least_squares), ours), strict=True))
     return {

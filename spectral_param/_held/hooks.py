@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spectral_param._context import full_precision, is_on_host
+from spectral_param._context import full_precision, is_captured, is_on_host
 from spectral_param._held import steps
 from spectral_param._held.weights import joined, put_back, sharded_as, split, whole
 from spectral_param._parametrizations.base import Parametrization
@@ -250,11 +250,6 @@ def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callabl
         return loss
 
     return wrapped
-
-
-def is_captured(weight: Tensor) -> bool:
-    """Return whether a CUDA graph records what happens to a weight."""
-    return weight.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:

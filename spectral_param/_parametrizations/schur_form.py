@@ -348,7 +348,7 @@ class SchurForm(Searched):
         if self.departure is None:
             return moved, excess
         # Squares of the entries may overflow.
-        scale = power_of_two_scale(W)[..., 0].to(moved.T)
+        scale = power_of_two_scale(W)[..., 0].to(moved.T.device).to(moved.T.dtype)
         unit = moved._replace(T=moved.T / scale[..., None], imag=moved.imag / scale)
         ratio = departure(unit).sqrt() * scale / self.departure
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)

@@ -35,6 +35,8 @@ def test_swap_the_recurrence_trains_every_network(monkeypatch, capsys):
     assert header.split() == ["system", "parameters", "test", "accuracy", "seconds", "per", "epoch"]
     rows = {line.split()[0]: line.split()[1:] for line in lines}
     parts = {
+        "Adapters",
+        "adapt",
         "BlockRNN",
         "BlockRNNCell",
         "ContractingGRUCell",

@@ -119,7 +119,7 @@ ROOMS = {
     "_fits": {"_matrices"},
     "_choice": {"_matrices", "_progress"},
     "_estimator": {"_matrices", "functional._checks"},
-    "": set(),  # spectral_param/dynamics/__init__.py
+    "": {"_guesses"},  # spectral_param/dynamics/__init__.py
 }
 # Growth is of the results of one step, too.
 BESIDE = {("spectral_param.dynamics._one_step.fit", "spectral_param.dynamics._model.growth")}

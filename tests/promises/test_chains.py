@@ -28,7 +28,7 @@ def test_constraints_whose_original_is_a_matrix_act_after_others() -> None:
     kinds = {type(case.make((6, 6))) for case in AFTER}
     orthogonal = {sp.ScaledCayley, sp.SkewExponential, sp.Householder}
     stochastic = {sp.Stochastic, sp.DoublyStochastic}
-    others = {sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.SignPattern}
+    others = {sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.SignPattern, sp.FrobeniusNorm}
     assert kinds == others | orthogonal | stochastic
 
 

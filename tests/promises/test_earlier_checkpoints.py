@@ -34,7 +34,7 @@ def test_every_constraint_and_network_of_that_version_has_a_checkpoint(written) 
             kinds.add(type(part).__name__.removeprefix("Parametrized"))
     # Not in that version.
     new = {"ContractingGRU", "ContractingGRUCell", "MaxMin", "Residual", "DoublyStochastic", "Stochastic"}
-    new |= {"Equilibrium", "FrobeniusNorm"}
+    new |= {"Adapters", "adapt", "DeltaProduct", "DeltaProductCell", "Equilibrium", "FrobeniusNorm"}
     networks = {name for name in sp.nn.__all__ if not name.endswith(("Layer", "ModReLU"))}
     constraints = {name for name in sp.__all__ if isinstance(getattr(sp, name), type)}
     constraints -= {"Map", "Parametrization", "Solver"}

@@ -62,7 +62,7 @@ FAULTS = (
         "closures",
     ),
     Fault(
-        "elsewhere: the gradient at a weight outside of its set is projected, too",
+        "not-member: the gradient at a weight outside of its set is projected, too",
         _HOOKS,
         "        is_member = distance <= resolution\n",
         "        is_member = distance >= 0\n",
@@ -76,7 +76,7 @@ FAULTS = (
         "outlives",
     ),
     Fault(
-        "forgotten: a copy of a model forgets the step that was asked for",
+        "step-forgotten: a copy of a model forgets the step that was asked for",
         "spectral_param/_held/record.py",
         "    return held.step if held is not None and",
         "    return held.step if held is None and",

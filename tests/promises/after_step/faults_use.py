@@ -11,7 +11,7 @@ FAULTS = (
         "one_hook",
     ),
     Fault(
-        "swapped: a weight that is held cannot be converted by swapping",
+        "held-swapped: a weight that is held cannot be converted by swapping",
         "spectral_param/_held/hooks.py",
         "        self._weight, self._full = weight, full\n",
         "        self._weight, self._full = weight, full\n        self._known = weakref.ref(weight)\n",

@@ -20,7 +20,7 @@ FAULTS = (
         "one_unit",
     ),
     Fault(
-        "unsigned: signs of the weights are lost",
+        "unsigned-gates: signs of the weights are lost",
         NEAREST,
         "torch.copysign(p * ((1 - 4 * eps) * (1 - room)), U)",
         "p * ((1 - 4 * eps) * (1 - room))",

@@ -41,14 +41,14 @@ FAULTS = (
         "one_by_one",
     ),
     Fault(
-        "single: the system of a chunk is solved in single precision",
+        "single-solve: the system of a chunk is solved in single precision",
         CHUNKS,
         "return torch.float64 if double_device(like.device) == like.device else like.dtype",
         "return like.dtype",
         "single_precision",
     ),
     Fault(
-        "second: a second derivative takes the stored states for constants",
+        "constant-states: a second derivative takes the stored states for constants",
         CHUNKS,
         "if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):",
         "if any(g is not None and is_wrapped(g) for g in grads):",

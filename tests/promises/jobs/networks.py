@@ -120,5 +120,5 @@ TRAINED: dict[str, Job] = {
     **{f"network: {name}": functools.partial(network, name) for name in NETWORKS},
     "network: layers": layers,
     "network: certificates": certificates,
-    "network: adapters": adapters,
+    "network: adapt": adapters,
 }

@@ -104,6 +104,7 @@ NETWORKS = (
 def test_every_network_is_in_the_table() -> None:
     parts = {"BlockRNN", "BlockRNNCell", "GORUCell", "MaxMin", "ModReLU", "Residual", "SequenceLayer"}
     parts |= {"ContractingGRUCell", "Equilibrium", "StateSpaceCell"}
+    parts |= {"Adapters", "adapt", "DeltaProduct", "DeltaProductCell"}
     assert {network.name.split("-")[0] for network in NETWORKS} == set(sp.nn.__all__) - parts
 
 
