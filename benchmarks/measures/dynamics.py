@@ -30,9 +30,8 @@ from spectral_param.dynamics._one_step.fit import reduce
 DEPENDS = (
     "spectral_param/dynamics/_one_step",
     "spectral_param/dynamics/_model/growth.py",
-    "spectral_param/dynamics/_arrays.py",
-    "spectral_param/dynamics/_eigenvalues.py",
-    "spectral_param/dynamics/_recordings.py",
+    "spectral_param/dynamics/_data/arrays.py",
+    "spectral_param/dynamics/_data/recordings.py",
     "benchmarks/measures/dynamics.py",
     "benchmarks/problems/one_step.py",
     "benchmarks/rivals/dynamics.py",
