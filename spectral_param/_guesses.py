@@ -83,8 +83,9 @@ GUESSES = (
         _BOTH,
         "MaxNorm MinMaxNorm UnitNorm RowNorm ColumnNorm max_norm unit_norm FrobeniusLinear",
         "Keras, torch or deel-torchlip",
-        "Take `spectral_param.SpectralNorm(2.0)`, which bounds what a layer does to any input, and so the "
-        "length of each row and column.",
+        "Take `spectral_param.FrobeniusNorm(2.0, 'at_most', dim=0)` for the length of each row or filter, "
+        "`spectral_param.FrobeniusNorm(1.0, dim=1)` for columns of unit length, and without dim for the "
+        "whole weight.",
     ),
     Guess(
         _BOTH,
@@ -176,7 +177,20 @@ GUESSES = (
         _BOTH,
         "ResidualBlock ResNetBlock iResNet InvertibleBlock LipschitzResidual",
         "",
-        "Take `spectral_param.nn.Residual(torch.nn.Linear(4, 4))`.",
+        "Take `spectral_param.nn.Residual(torch.nn.Linear(4, 4))`; where the constant of the function is "
+        "below 1 the block has `spectral_param.nn.Residual.inverse` and `spectral_param.nn.Residual.log_abs_det`.",
+    ),
+    Guess(
+        _BOTH,
+        "DEQ MonDEQ DeepEquilibrium EquilibriumLayer FixedPointLayer",
+        "",
+        "Take `spectral_param.nn.Equilibrium(4, 8)`, whose solution is unique.",
+    ),
+    Guess(
+        _BOTH,
+        "DeltaNet GatedDeltaNet DeltaRule HouseholderRNN",
+        "flash-linear-attention",
+        "Take `spectral_param.nn.DeltaProduct(4, 8)`.",
     ),
     Guess(
         _BOTH,
