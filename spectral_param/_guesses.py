@@ -178,7 +178,8 @@ GUESSES = (
         "ResidualBlock ResNetBlock iResNet InvertibleBlock LipschitzResidual",
         "",
         "Take `spectral_param.nn.Residual(torch.nn.Linear(4, 4))`; where the constant of the function is "
-        "below 1 the block has `spectral_param.nn.Residual.inverse` and `spectral_param.nn.Residual.log_abs_det`.",
+        "below 1 the block has `spectral_param.nn.Residual.inverse` and "
+        "`spectral_param.nn.Residual.log_abs_det`.",
     ),
     Guess(
         _BOTH,
