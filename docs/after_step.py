@@ -42,4 +42,3 @@ def limits() -> None:
     axes.set_box_aspect((1, 1, 1), zoom=1.5)
     axes.set_axis_off()
     axes.legend(loc="upper left")
-    figure.tight_layout()

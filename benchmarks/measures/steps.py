@@ -357,32 +357,3 @@ def prices() -> Table:
         if isinstance(ways[way], dict) and "share" in ways[way]
     ]
     return ["", *found], rows
-
-
-def trained() -> Table:
-    """Return what networks learn at their best rate: the median of the seeds, and the rate."""
-    rows = []
-    for way, (_, _, rates) in WAYS.items():
-        row = [way]
-        for width in WIDTHS:
-            row.append(_best(f"MNIST, {way}, width {width}, ", rates, "accuracy", max))
-        row.append(_best(f"Shakespeare, {way}, ", rates, "loss", min))
-        rows.append(row)
-    return ["", *(f"MNIST, width {width}" for width in WIDTHS), "characters, loss"], rows
-
-
-def _best(beginning: str, rates: tuple[float, ...], key: str, best: Any) -> str:
-    found = named("steps", beginning)
-    medians = {}
-    for rate in rates:
-        each = [r[key] for name, r in found.items() if name.startswith(f"rate {rate:g}, ")]
-        if each:
-            medians[rate] = statistics.median(each)
-    if not medians:
-        return ""
-    rate = best(medians, key=lambda rate: medians[rate])
-    spread = [r[key] for name, r in found.items() if name.startswith(f"rate {rate:g}, ")]
-    number = f"{medians[rate]:.1%}" if key == "accuracy" else f"{medians[rate]:.3f}"
-    half = (max(spread) - min(spread)) / 2
-    error = f"{100 * half:.1f}" if key == "accuracy" else f"{half:.3f}"
-    return marked(f"{number} ± {error} at {rate:g}", next(iter(found.values())))
