@@ -142,7 +142,11 @@ torch.manual_seed(0)
 doctest_default_flags = doctest.DONT_ACCEPT_TRUE_FOR_1 | doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # The package imports it for type checkers only, and its annotations have to be resolved.
-for module in (spectral_param.analysis._plot, spectral_param.analysis._stabilisation):
+for module in (
+    spectral_param.analysis._plot,
+    spectral_param.analysis._stabilisation,
+    spectral_param.dynamics._model.use,
+):
     module.Axes = matplotlib.axes.Axes
 
 # Pictures are drawn by the code beside them. One page shares its variables through :context:, and names

@@ -185,8 +185,7 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
             ``None`` is one block for all outputs.
 
     Returns:
-        The adapters: what trains, is saved, switched off and merged. :func:`spectral_param.remove` merges,
-        too.
+        What trains, is saved, switched off and merged. :func:`spectral_param.remove` merges, too.
 
     Raises:
         ValueError: If ``model`` is not a module or has no such weight; if a weight is quantized, tied (also
