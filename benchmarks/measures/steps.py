@@ -345,15 +345,3 @@ def gaps() -> Table:
         rows.append(row)
     header = ["optimizer", "sphere, along it", "projected", "Brockett's cost, along the set", "projected"]
     return header, rows
-
-
-def prices() -> Table:
-    """Return what a training step takes beside one without a constraint."""
-    found = named("steps", "share, ")
-    ways = next(iter(found.values()))
-    rows = [
-        [way, *(marked(f"{each[way]['share']:.2f}", each) for each in found.values())]
-        for way in ways
-        if isinstance(ways[way], dict) and "share" in ways[way]
-    ]
-    return ["", *found], rows
