@@ -195,7 +195,7 @@ class InSet(OfWeight):
             ValueError: As ``distance``.
 
         Example:
-            >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2))
+            >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2)).round(decimals=4)
             tensor([[1., 0.],
                     [0., 1.]])
         """
