@@ -306,8 +306,15 @@ def _moved(
     for k, i in enumerate(known):
         found[i] = moved[k]
         entry, weight, _ = group[i]
-        is_asked = rates[k] and weight.grad is not None and 0 < float(weight.grad.norm()) < math.inf
-        if ratio is not None and is_on_host(X) and steps.is_unknown(ratio[k]) and is_asked:
+        # The gradient last: to look at it takes a pass over the entries.
+        if (
+            ratio is not None
+            and is_on_host(X)
+            and rates[k]
+            and steps.is_unknown(ratio[k])
+            and weight.grad is not None
+            and 0 < float(weight.grad.norm()) < math.inf
+        ):
             entry.say(steps.UNKNOWN)
     return found
 
