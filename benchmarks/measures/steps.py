@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import spectral_param as sp
 from benchmarks.problems import steps as problems
-from benchmarks.table import Result, Table, marked, named
-from benchmarks.task import Task
+from benchmarks.table import Row, Table, marked, named
+from benchmarks.task import Result, Task
 from examples.papers.runs import flushed_denormals
 
 DEPENDS = (
@@ -215,8 +215,8 @@ def shares(repeats: int, quick: bool) -> Result:
     text = torch.randint(65, (batch, 65))
     runs: dict[str, tuple[nn.Module, Optimizer]] = {}
     for way, (constraint, step) in ways.items():
-        model = problems.Characters(width, blocks)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model: nn.Module = problems.Characters(width, blocks)
+        optimizer: Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         if constraint is not None:
             _hold(model, constraint, optimizer, step)
         runs[way] = model, optimizer
@@ -335,7 +335,7 @@ def _texts(text: Tensor, count: int) -> Tensor:
 
 def gaps() -> Table:
     """Return how far above the minimum each optimizer ends."""
-    rows = []
+    rows: list[Row] = []
     for name in OPTIMIZERS:
         row = [name]
         for problem in ("sphere", "Brockett"):
@@ -345,3 +345,35 @@ def gaps() -> Table:
         rows.append(row)
     header = ["optimizer", "sphere, along it", "projected", "Brockett's cost, along the set", "projected"]
     return header, rows
+
+
+def prices() -> Table:
+    """Return what a training step takes beside one without a constraint."""
+    found = named("steps", "share, ")
+    first = next(iter(found.values()))
+    ways = [way for way, each in first.items() if isinstance(each, dict) and "share" in each]
+    rows: list[Row] = [
+        [way, *(marked(f"{each[way]['share']:.2f}", each) for each in found.values())] for way in ways
+    ]
+    return ["", *found], rows
+
+
+def trained() -> Table:
+    """Return how well networks do at the best rate of each way: mean over seeds, deviation, rate."""
+    columns = [(f"MNIST, {{}}, width {width}", "accuracy") for width in WIDTHS]
+    columns.append(("Shakespeare, {}", "loss"))
+    rows: list[Row] = []
+    for way, (_, _, rates) in WAYS.items():
+        row = [way]
+        for beginning, key in columns:
+            runs = [
+                (rate, list(named("steps", f"{beginning.format(way)}, rate {rate:g}, seed ").values()))
+                for rate in rates
+            ]
+            means = [statistics.mean(each[key] for each in seeds) for _, seeds in runs]
+            best = means.index(max(means) if key == "accuracy" else min(means))
+            rate, seeds = runs[best]
+            spread = statistics.stdev(each[key] for each in seeds)
+            row.append(marked(f"{means[best]:.3f} ± {spread:.3f} at {rate:g}", seeds))
+        rows.append(row)
+    return ["", *(f"accuracy, {width} units" for width in WIDTHS), "loss, Shakespeare"], rows
