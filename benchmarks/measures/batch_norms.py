@@ -17,7 +17,7 @@ from benchmarks.task import Task
 DEPENDS = (
     "spectral_param/_constants",
     "spectral_param/analysis",
-    "spectral_param/_parametrizations/norm.py",
+    "spectral_param/_parametrizations/spectral_norm.py",
     "benchmarks/measures/batch_norms.py",
 )
 # Training amplifies rounding, which differs between processors.
@@ -125,7 +125,7 @@ def ways() -> Table:
             keys = ("accuracy", *(f"certified, {method}" for method in CERTIFICATES))
             cells = [spread([result[key] for result in found]) for key in keys]
             constants = (
-                f"{statistics.median(result[f'constant, {method}'] for result in found):.2g}"
+                f"{statistics.median(result[f'constant, {method}'] for result in found):.3g}"
                 for method in CERTIFICATES
             )
             rows.append([marked(way, found), *cells, *constants])
