@@ -225,6 +225,12 @@ class FrobeniusNorm(Measured):
         return W.reshape(*W.shape[:-2], rows // layout.gates, -1)
 
     @property
+    def adds_up(self) -> bool:  # type: ignore[override]
+        """Whether all slices have one norm, none is a gate, and none has to stay zero."""
+        is_gated = self.gates > 1 and not self.kernel_dims
+        return getattr(self.norm, "ndim", 0) == 0 and not is_gated and self.padding_idx is None
+
+    @property
     def present_is_plain(self) -> bool:  # type: ignore[override]
         """Whether a plain weight keeps the norms that "present" found."""
         return self.mode == "equal"

@@ -8,7 +8,7 @@ FAULTS = (
     Fault(
         "not-along: the optimizer gets the gradient with its part normal to the set",
         _HOOKS,
-        "                gradients[w.entry].copy_(sharded_as(T, w.weight))\n",
+        "                w.part.write(gradients[w.entry], found[i])\n",
         "",
         "linear_cost and sphere and Adam",
     ),
