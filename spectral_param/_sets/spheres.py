@@ -45,7 +45,7 @@ def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
 
     What has no graph is meant, and every process has entries.
     """
-    global _groups  # noqa: PLW0603
+    global _groups
     before, _groups = _groups, groups
     try:
         yield
