@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spectral_param._context import full_precision, is_captured, is_on_host
+from spectral_param._context import full_precision, is_captured
 from spectral_param._held import steps
 from spectral_param._held.weights import Part, part_of, put_back
 from spectral_param._parametrizations.base import Parametrization
@@ -283,7 +283,7 @@ def _is_looked_at(constraint: Parametrization, part: Part) -> bool:
 
     A shard is not: its process does not know what the others found.
     """
-    return not constraint.keeps_non_finite or (is_on_host(part.W) and part.groups is None)
+    return not constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
 
 
 @full_precision
@@ -326,7 +326,7 @@ def _moved(
         # The gradient last: to look at it takes a pass over the entries.
         if (
             ratio is not None
-            and is_on_host(X)
+            and X.is_cpu
             and rates[k]
             and steps.is_unknown(ratio[k])
             and weight.grad is not None
@@ -362,7 +362,7 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write a weight, or its shard, where it has moved; return whether it may have."""
     # Only a shard of its own may differ from process to process: others are written by all together.
-    if is_on_host(w.part.W) and torch.equal(w.part.W, w.part.join(X)):
+    if w.part.W.is_cpu and torch.equal(w.part.W, w.part.join(X)):
         return False
     w.part.write(w.weight, X)
     return True

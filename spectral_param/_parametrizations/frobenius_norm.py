@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._map import Map, unchanged
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
@@ -122,7 +121,7 @@ class FrobeniusNorm(Measured):
         c = self._bound_for(T)
         scales = _scales(size, c, self.mode)
         W, all_scale = E.mul_(c[..., None, None]), False
-        if is_on_host(T):
+        if T.is_cpu:
             self._warn_of_zeros(size)
             if not bool(scales.any()):
                 return unchanged(T)

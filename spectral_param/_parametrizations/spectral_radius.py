@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import is_on_host, is_traced
+from spectral_param._context import is_traced
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
@@ -131,7 +131,7 @@ class SpectralRadiusNorm(Measured):
         active = None
         if self.mode != "equal":
             # Of one matrix on the host as a number, which is faster than a tensor.
-            one = T.ndim == 2 and is_on_host(T)
+            one = T.ndim == 2 and T.is_cpu
             size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
             self._close_latches(size, T)
             active = self._active(size, T)
@@ -187,7 +187,7 @@ class SpectralRadiusNorm(Measured):
 
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
-        if T.ndim > 2 or not is_on_host(T) or T.shape[-1] >= self.tracking.least_size:
+        if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
         if radius is None or (self.mode == "latched" and self._closed(0.0, T)):

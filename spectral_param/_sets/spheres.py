@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._scale import divided, power_of_two_scale
 
 # Norms in single precision whose squares, and those of all entries that count, are ordinary numbers.
@@ -93,7 +92,7 @@ def norms(W: Tensor) -> Tensor:  # (..., m, n) -> (...)
 
 def _ordinary_norms(W: Tensor) -> Tensor | None:
     """Return the norms if the host finds that none needs scaling."""
-    if not is_on_host(W):
+    if not W.is_cpu:
         return None
     size = squares(W).sqrt()
     low, high = _ORDINARY
