@@ -169,11 +169,8 @@ class FrobeniusNorm(Measured):
         distance, resolution = super()._judged(W, measured, eps)
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
-    def near(self, W: Tensor) -> Tensor:
+    def near(self, W: Tensor, leader: None = None) -> Tensor:
         """Return the nearest members; a zero slice stays."""
-        return self._near(W, 0.0)
-
-    def _moved(self, W: Tensor, leader: None = None) -> Tensor:
         return self._near(W, 0.0)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:

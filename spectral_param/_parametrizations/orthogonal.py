@@ -72,8 +72,3 @@ class Orthonormal(Parametrization):
 
     def _set_name(self) -> str:
         return "a weight with orthonormal columns (rows, if it is wide)"
-
-
-def polished(W: Tensor) -> Tensor:
-    """Return members to working precision, for matrices that may be members in half precision only."""
-    return orthonormal.near(W)

@@ -118,11 +118,15 @@ class SpectralRadiusNorm(Measured):
         """The solver, or its name, that the constructor got."""
         return self.tracking.choice
 
-    def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
         if self.mode != "equal" and self._is_slack(T):
             return unchanged(T)
-        triple, regular = leader or self.tracking.follow(self._measured(T))
+        return self.made(T, self.tracking.follow(self._measured(T)))
+
+    def made(self, T: Tensor, leader: Leader) -> Map:
+        """Return the same, by the dominant eigentriples."""
+        triple, regular = leader
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if not regular:
