@@ -14,6 +14,8 @@ from torch import Tensor
 
 #: With 1, the default, the examples are the same in each run.
 FACTOR = int(os.environ.get("SPECTRAL_PARAM_EXAMPLES", "1"))
+#: Arguments of gradcheck and gradgradcheck: one random direction by default, every entry in a nightly run.
+FAST = {"fast_mode": FACTOR == 1}
 
 REAL = (torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)

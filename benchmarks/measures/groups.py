@@ -115,9 +115,14 @@ def followed(group: str) -> Table:
             cells.append(f"{statistics.median(values):.3f} ({min(values):.3f})")
         steps = statistics.median(result["steps"] for result in results)
         seconds = statistics.median(result["seconds"] for result in results)
-        longest = "/".join(str(result["length"]) for result in results)
+        longest = "/".join(_reached(result) for result in results)
         rows.append(
             [marked(label, results), str(len(results)), longest, f"{steps:.0f}", f"{seconds:.0f}", *cells]
         )
     lengths = [f"right at {length}" for length in LENGTHS]
-    return ["layer", "seeds", "length reached", "steps", "seconds", *lengths], rows
+    return ["layer", "seeds", "length reached, at step", "steps", "seconds", *lengths], rows
+
+
+def _reached(result: Result) -> str:
+    """Return the length at the end of training, and the step at which it was reached, if it grew."""
+    return f"{result['length']} (" + (f"{result['doubled'][-1][0]})" if result["doubled"] else "start)")

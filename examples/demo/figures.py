@@ -115,7 +115,7 @@ def cards(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def certificate(path: Path, records: list[dict[str, Any]]) -> None:
-    """Draw accuracy under attack and what is certified over the size of the attack: medians and ranges.
+    """Draw accuracy under attack, and two certificates, over the size of the attack: medians and ranges.
 
     Args:
         path: PNG file to write.
@@ -128,15 +128,18 @@ def certificate(path: Path, records: list[dict[str, Any]]) -> None:
         for name, colour in zip(networks, (BLUE, ACCENT), strict=True):
             entries = [entry for entry in records if entry["network"] == name]
             sizes = entries[0]["sizes"]
-            for what, style in (("attacked", "-"), ("certified", "--")):
+            for what, style, words in (
+                ("attacked", "-", "right under attack"),
+                ("certified", "--", "certified, best certificate"),
+                ("certified by the product", ":", "certified by the product of norms"),
+            ):
                 values = list(zip(*(entry[what] for entry in entries), strict=True))
-                words = "right under attack" if what == "attacked" else "certified, against every attack"
                 median = [statistics.median(each) for each in values]
                 axes.plot(sizes, median, style, color=colour, linewidth=2, label=f"{name}: {words}")
                 axes.fill_between(
                     sizes, [*map(min, values)], [*map(max, values)], color=colour, alpha=0.15, linewidth=0
                 )
-        axes.set_title("Images of digits under attack")
+        axes.set_title("Images of digits, attacked; certified against every attack")
         axes.set(xlabel="size of the change, 2-norm", ylabel="share of the test images", ylim=(0, 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(fontsize=9)

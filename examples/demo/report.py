@@ -84,7 +84,14 @@ def certificate(records: list[dict[str, Any]]) -> str:
         records: What :func:`examples.demo.certificate.compare` returned for all seeds.
     """
     rows: list[tuple[str, ...]] = [
-        ("network", "size of the attack", "right under attack", "certified", "Lipschitz constant")
+        (
+            "network",
+            "size of the attack",
+            "right under attack",
+            "certified",
+            "by the product",
+            "product of norms",
+        )
     ]
     for name, entries in _by_network(records).items():
         constant = spread([entry["lipschitz"] for entry in entries], ".2f")
@@ -92,7 +99,7 @@ def certificate(records: list[dict[str, Any]]) -> str:
             if size in (0.0, 0.25, 0.5):
                 cells = (
                     spread([entry[what][index] for entry in entries], ".1%")
-                    for what in ("attacked", "certified")
+                    for what in ("attacked", "certified", "certified by the product")
                 )
                 rows.append((name, f"{size:g}", *cells, constant))
     return _table("A network with a certificate, under attack: digits in [0, 1]", rows)

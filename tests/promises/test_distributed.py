@@ -1,11 +1,13 @@
 """Two processes train as one does, and sharded parameters keep what FSDP2 asks of them."""
 
+import copy
 import runpy
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
+from torch.nn.parallel import DistributedDataParallel
 
 import spectral_param as sp
 from spectral_param.testing import Case, holder
@@ -30,6 +32,30 @@ def test_example_of_several_processes_by_torchrun() -> None:
     assert done.returncode == 0, done.stderr
     assert "a restored run has the same losses: True" in done.stdout
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.fresh
+def test_two_processes_train_products_of_reflections_as_one_does(tmp_path) -> None:
+    def train(rank):
+        dist.init_process_group("gloo")
+        torch.manual_seed(0)
+        alone = sp.nn.DeltaProduct(3, 8, 2, num_heads=2, rate=0.9, dtype=torch.float64)
+        shared = copy.deepcopy(alone)
+        together = DistributedDataParallel(shared)
+        start = [p.clone() for p in alone.parameters()]
+        x = torch.randn(20, 6, 3, dtype=torch.float64)
+        for model, part in ((alone, x), (together, x[:, rank::2])):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(5):
+                optimizer.zero_grad()
+                model(part)[0].square().mean().backward()
+                optimizer.step()
+        for found, expected, before in zip(shared.parameters(), alone.parameters(), start, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+            assert not torch.equal(found, before)
+
+    assert "Warning" not in ranked(train, tmp_path / "printed")
 
 
 def test_a_base_is_not_moved_where_it_would_be_lost() -> None:

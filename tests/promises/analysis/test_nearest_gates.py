@@ -85,18 +85,18 @@ def test_one_unit_is_the_nearest_of_a_grid() -> None:
 
 
 def test_a_gate_that_no_scaling_closes_is_closed() -> None:
-    net = network(nn.LSTM, 3, 1, closed=-6.0)
+    net = network(nn.LSTM, 2, 1, closed=-6.0)
     with refused("rate", "forget"):
         contracting_(copy.deepcopy(net), 0.95, 1.0)
     assert contracting_(net, 0.95, 1.0, method="nearest").rate <= 0.95
-    without = network(nn.GRU, 3, 1, bias=False)
+    without = network(nn.GRU, 2, 1, bias=False)
     assert contracting_(without, 0.95, 1.0, method="nearest").rate <= 0.95
 
 
 def test_directions_cells_and_inputs_without_a_bound() -> None:
     both = network(nn.GRU, 2, 1, bidirectional=True)
     assert contracting_(both, 0.97, 1.0, method="nearest").scaling.shape == (2, 2)
-    gru = network(nn.GRU, 3, 1)
+    gru = network(nn.GRU, 2, 1)
     before = copy.deepcopy(gru)
     assert contracting_(gru, 1.0, method="nearest").rate == 1
     assert torch.equal(gru.weight_ih_l0, before.weight_ih_l0)  # It has no say.

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
 from tests.messages import refused
+from tests.properties import by_turns
 
 Net = sp.nn.DeltaProduct
 VARIANTS = {
@@ -202,7 +203,7 @@ def test_autocast_leaves_the_network_in_its_precision() -> None:
     assert (half[0].float() - expected[0]).norm() < 0.1 * expected[0].norm()
 
 
-@pytest.mark.parametrize("options", [VARIANTS["signed"], VARIANTS["overwrite with a rate"]])
+@pytest.mark.parametrize("options", by_turns([VARIANTS["overwrite with a rate"], VARIANTS["signed"]], 2))
 def test_compiled_and_exported(options) -> None:
     net, x = built(options, layers=1, dtype=torch.float32), torch.randn(20, 2, 3)
     torch.compiler.reset()

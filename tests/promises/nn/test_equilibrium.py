@@ -9,7 +9,7 @@ from torch import nn
 
 import spectral_param as sp
 from tests.messages import refused
-from tests.properties import by_turns
+from tests.properties import FAST, by_turns
 
 SETS = {
     "range": lambda: sp.LyapunovForm(abscissa=0.0, growth=1.0),
@@ -91,7 +91,7 @@ def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
     x = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
     inputs = (x, *made.parameters())
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
-        assert check(lambda x, *_: made(x), inputs)
+        assert check(lambda x, *_: made(x), inputs, **FAST)
 
 
 def test_two_solutions_are_no_farther_apart_than_their_inputs() -> None:
