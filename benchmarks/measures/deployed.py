@@ -111,8 +111,9 @@ def _onnx(rnn: nn.Module, step: nn.Module, x: Tensor, h: Tensor) -> dict[str, Ca
     ) -> onnxruntime.InferenceSession:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
-            torch.onnx.export(module, values, path, dynamo=True, input_names=names, verbose=False)
-            return onnxruntime.InferenceSession(path.read_bytes(), options)
+            how = {"dynamo": True, "input_names": names, "verbose": False}
+            torch.onnx.export(module, values, path, external_data=False, **how)
+            return onnxruntime.InferenceSession(path, options)
 
     whole, single = session(rnn, (x,), ["x"]), session(step, (x[0], h), ["x", "h"])
 
