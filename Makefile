@@ -80,7 +80,7 @@ help:  ## list the targets
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade 'pip>=25.1'  # The first that reads dependency groups.
-	$(INSTALL) -e . --group demo
+	$(INSTALL) --no-compile -e . --group demo  # Most of torch's modules are never imported.
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
