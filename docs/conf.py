@@ -91,8 +91,8 @@ intersphinx_mapping = {
 }
 
 sphinx_gallery_conf = {
-    "examples_dirs": "../examples",
-    "gallery_dirs": "tutorials",
+    "examples_dirs": ["../tasks", "../examples"],
+    "gallery_dirs": ["tasks", "tutorials"],
     "ignore_pattern": r"^(?!plot_)",
     # By number: plot_10 comes after plot_9.
     "within_subsection_order": FunctionSortKey(functools.partial(re.sub, r"^plot_(\d)_", r"plot_0\1_")),
@@ -201,11 +201,12 @@ def describe(app, page, template, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
-def link_tutorials(app, doctree):
-    """Let links to tutorials, which are scripts in Markdown, lead to the pages that are made of them."""
+def link_scripts(app, doctree):
+    """Let links to tutorials and tasks, scripts in Markdown, lead to the pages that are made of them."""
     for link in list(doctree.findall(download_reference)):
-        if tutorial := re.search(r"examples/(plot_\w+)\.py$", link["reftarget"]):
-            target = f"/tutorials/{tutorial[1]}"
+        if script := re.search(r"(examples|tasks)/(plot_\w+|README)\.\w+$", link["reftarget"]):
+            folder = {"examples": "tutorials", "tasks": "tasks"}[script[1]]
+            target = f"/{folder}/{script[2].replace('README', 'index')}"
             page = pending_xref(refdomain="std", reftype="doc", reftarget=target, refexplicit=True)
             page["refdoc"] = link["refdoc"]
             page += link.children
@@ -214,7 +215,7 @@ def link_tutorials(app, doctree):
 
 def setup(app):
     """Add the directive and the handlers."""
-    app.connect("doctree-read", link_tutorials, priority=400)  # Before scripts are collected as downloads.
+    app.connect("doctree-read", link_scripts, priority=400)  # Before scripts are collected as downloads.
     app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -19,7 +19,7 @@ from examples.papers.sections import SECTIONS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
-BUILT = {DOCS / "_build", DOCS / "tutorials"}
+BUILT = {DOCS / "_build", DOCS / "tasks", DOCS / "tutorials"}
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if not BUILT & set(page.parents)]
 MEASURED = re.compile(r"^```\{measured\} (\S+)\n((?:[^`\n]+\n)*)```$", re.MULTILINE)
 
@@ -69,6 +69,30 @@ def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
         assert (DOCS / picture[1]).is_file()
         line = text.split("\n\n")[1]
         assert "\n" not in line, f"{script}: expected a line below the title"
+
+
+TASKS = sorted((ROOT / "tasks").glob("plot_*.py"))
+
+
+@pytest.mark.parametrize("script", TASKS, ids=lambda path: path.stem)
+def test_a_task_is_short_prints_something_and_names_a_page(script):
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 40
+    title, _, *rest = lines[:8]
+    assert (title[:3], rest[0], *rest[2::2], rest[5]) == ('"""', "", "", '"""', ""), (
+        "expected title, sentence, links"
+    )
+    assert any(line.lstrip().startswith("print(") for line in lines)
+    assert lines[-1] == "plt.show()"
+    pages = re.findall(r":doc:`/([\w/]+)`", lines[5])
+    assert pages
+    for page in pages:
+        source = ROOT / "examples" / f"{page.removeprefix('tutorials/')}.py"
+        assert (DOCS / f"{page}.md").exists() or (page.startswith("tutorials/") and source.exists()), page
+
+
+def test_there_are_twelve_tasks():
+    assert [int(script.stem.split("_")[1]) for script in TASKS] == list(range(1, 13))
 
 
 # Links ------------------------------------------------------------------------------------------
