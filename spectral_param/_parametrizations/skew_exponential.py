@@ -14,7 +14,7 @@ from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.decoded import orthogonal, orthogonal_unseen
 from spectral_param._parametrizations.orthogonal import Orthonormal
-from spectral_param._parametrizations.tensors import as_real, at_least_float32
+from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param._sets import orthonormal
 from spectral_param.functional._checks import check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
@@ -79,7 +79,7 @@ class SkewExponential(Orthonormal):
         return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
     def _base_like(self, T: Tensor) -> Tensor | None:
-        return None if self.base is None else as_real(self.base).to(T.device, T.real.dtype)
+        return None if self.base is None else self.base.to(T.device, T.real.dtype)
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for complex matrices."""
@@ -133,7 +133,6 @@ class SkewExponential(Orthonormal):
 
 def _at(base: Tensor | None, T: Tensor) -> Tensor:
     """Return the exponential of T at an orthogonal base, the identity if there is none."""
-    T = as_real(T)
     m, n = T.shape[-2:]
     if m > n:
         if base is None:
