@@ -29,7 +29,7 @@ FAULTS = (
         "spectral_param/nn/_residual.py",
         " / k / rate ** max(0, k - _TERMS)",
         " / k",
-        "in_the_mean",
+        "rarely_there",
     ),
     Fault(
         "alternating: all terms of the series are added",

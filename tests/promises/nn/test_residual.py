@@ -123,6 +123,23 @@ def test_the_series_is_right_in_the_mean(case) -> None:
     assert ((drawn.mean(dim=0) - numbers("exact")).abs() <= 3 * spread / draws**0.5).all()
 
 
+def test_terms_that_are_rarely_there_are_right_in_the_mean() -> None:
+    """For f(x) = -0.9 x of one number, only how many terms there are is random."""
+    made = sp.nn.Residual(nn.Linear(1, 1, bias=False, dtype=torch.float64))
+    weight = made.function.weight
+    nn.init.constant_(weight, -0.9)
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    drawn = []
+    for _ in range(200):
+        value = made.log_abs_det(x, "series").sum()
+        drawn.append([value.item(), torch.autograd.grad(value, weight)[0].item()])
+    drawn = torch.tensor(drawn, dtype=torch.float64)
+    exact = torch.tensor([math.log(0.1), 1 / 0.1], dtype=torch.float64)
+    error = drawn.std(dim=0) / len(drawn) ** 0.5
+    assert (error > 1e-3).all()
+    assert ((drawn.mean(dim=0) - exact).abs() <= 3 * error).all()
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_derivatives_of_first_and_second_order_are_exact(mean) -> None:
     function = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
