@@ -5,6 +5,7 @@ import functools
 import html
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -65,6 +66,43 @@ redirects = {
     "tried_with": "guesses.html#tried-with",
 }
 redirect_html_template_file = "redirect.html"
+
+# Where headings of pages went that are still there.
+moved_headings = {
+    "bounds": {
+        "long-products": "powers.html",
+        "many-steps-the-spectral-radius": "powers.html",
+        "transient-growth": "powers.html",
+        "a-spectral-radius-below-1-does-not-bound-transient-growth": "powers.html",
+        "one-step": "powers.html",
+        "one-step-the-spectral-norm": "powers.html",
+        "numerical-range": "powers.html",
+        "the-numerical-range": "powers.html",
+        "relu": "powers.html",
+        "relu-and-the-spectral-radius": "powers.html",
+        "forecast": "powers.html",
+        "a-forecast": "powers.html",
+        "contracting": "forgetting.html",
+        "networks-that-forget-a-diagonal-metric": "forgetting.html",
+        "contracting-time": "forgetting.html",
+        "in-continuous-time": "forgetting.html",
+        "chunks": "forgetting.html",
+        "chunks-of-a-sequence-at-once": "forgetting.html",
+        "gated": "gates.html",
+        "gates-that-forget": "gates.html",
+        "lipschitz": "lipschitz.html",
+        "networks-lipschitz-constants-and-gradients": "lipschitz.html",
+        "tighter": "lipschitz.html",
+        "a-tighter-number": "lipschitz.html",
+        "batch-normalisation": "lipschitz.html",
+        "invertible": "invertible.html",
+        "invertible-blocks": "invertible.html",
+        "fixed-point": "fixed_points.html",
+        "a-unique-fixed-point": "fixed_points.html",
+        "splitting": "fixed_points.html",
+        "the-largest-set": "fixed_points.html",
+    },
+}
 
 # Every reference has a target, names of other packages included.
 nitpicky = True
@@ -201,6 +239,15 @@ def describe(app, page, template, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
+def lead_on(app, page, template, context, doctree):
+    """Let an old address of a heading lead to the page that has it now."""
+    if headings := moved_headings.get(page):
+        context["metatags"] += (
+            f"<script>const moved = {json.dumps(headings)}, page = moved[location.hash.slice(1)];"
+            "if (page) location.replace(page + location.hash);</script>"
+        )
+
+
 def link_scripts(app, doctree):
     """Let links to tutorials and tasks, scripts in Markdown, lead to the pages that are made of them."""
     for link in list(doctree.findall(download_reference)):
@@ -218,4 +265,5 @@ def setup(app):
     app.connect("doctree-read", link_scripts, priority=400)  # Before scripts are collected as downloads.
     app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", lead_on)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -3,7 +3,7 @@
 
 One number bounds what any change of the input can do: no change below a radius changes the class.
 
-Goes on in :doc:`/bounds`; :doc:`/tutorials/plot_10_known_lipschitz_constant` attacks such a network.
+Goes on in :doc:`/lipschitz`; :doc:`/tutorials/plot_10_known_lipschitz_constant` attacks such a network.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 
 Two runs that read the same inputs approach each other at a proven rate, whatever training does.
 
-Goes on in :doc:`/bounds`; :doc:`/tutorials/plot_11_provably_forgets` attacks such a network.
+Goes on in :doc:`/gates`; :doc:`/tutorials/plot_11_provably_forgets` attacks such a network.
 """
 
 import matplotlib.pyplot as plt

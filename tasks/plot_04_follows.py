@@ -35,6 +35,6 @@ for step in range(200):
 right = [(head(rnn(x)[0]).argmax(-1) == decks).float().mean().item() for x, decks in map(play, lengths)]
 print(", ".join(f"{length} shuffles: {share:.0%}" for length, share in zip(lengths, right, strict=True)))
 plt.figure(figsize=(4.4, 3.4), layout="constrained")
-plt.plot(lengths, right, "o-")
-plt.gca().set(xlabel="shuffles (trained on 16)", ylabel="orders that are right", ylim=(0, 1.05), xscale="log")
+plt.semilogx(lengths, right, "o-", base=2)
+plt.gca().set(xlabel="shuffles; trained on up to 16", ylabel="right orders; guessing has 1/6", ylim=(0, 1.05))
 plt.show()

@@ -3,7 +3,7 @@
 
 The output solves z = φ(Wz + Ux + b); one solution exists whatever is trained, and the solver finds it.
 
-Goes on in :doc:`/bounds`.
+Goes on in :doc:`/fixed_points`.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 
 Residual blocks of constant below 1 are invertible: a density of the data, and samples from it.
 
-Goes on in :doc:`/bounds`; :doc:`/tutorials/plot_15_invertible_blocks` integrates the density.
+Goes on in :doc:`/invertible`; :doc:`/tutorials/plot_15_invertible_blocks` integrates the density.
 """
 
 import matplotlib.pyplot as plt

@@ -123,12 +123,24 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
-def redirects():
-    """Return where addresses of earlier pages lead, as the configuration of the documentation has it."""
+def configured(name):
+    """Return a dictionary of the configuration of the documentation."""
     for statement in ast.parse((DOCS / "conf.py").read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "redirects":
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return ast.literal_eval(statement.value)
-    raise AssertionError("docs/conf.py: expected `redirects = {...}`")
+    raise AssertionError(f"docs/conf.py: expected `{name} = {{...}}`")
+
+
+def redirects():
+    """Return where addresses of earlier pages lead."""
+    return configured("redirects")
+
+
+def test_every_heading_that_moved_is_on_the_page_that_it_leads_to():
+    for old, headings in configured("moved_headings").items():
+        for heading, target in headings.items():
+            assert heading not in anchors(DOCS / f"{old}.md"), heading
+            assert heading in anchors((DOCS / target).with_suffix(".md")), heading
 
 
 def test_every_address_of_an_earlier_page_leads_to_a_page_and_a_heading():

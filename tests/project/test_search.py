@@ -12,7 +12,13 @@ INDEX = Path(__file__).parents[2] / "docs/_build/html/searchindex.js"
 
 WORDS = {
     "shapes": ("rectangular", "non-square", "nonsquare", "orthonormal columns", "convolution", "autoencoder"),
-    "bounds": ("Lipschitz", "spectral norm", "DEQ", "fixed point", "flow", "guarantees", "transient growth"),
+    "bounds": ("guarantees", "bounds"),
+    "lipschitz": ("Lipschitz", "certificate", "robustness"),
+    "forgetting": ("forgetting", "contraction", "echo state property"),
+    "gates": ("contracting GRU",),
+    "fixed_points": ("DEQ", "fixed point"),
+    "invertible": ("flow", "normalizing flow"),
+    "powers": ("spectral norm", "transient growth", "numerical range"),
     "deploy": ("streaming", "ONNX", "export", "deploy", "torchscript", "inference", "torch.export"),
     "transformers": (
         "out_proj",
