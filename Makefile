@@ -11,7 +11,7 @@ SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 .DELETE_ON_ERROR:
 .PHONY: demo test nightly kernels mutations faults bench sample lint types docs wheel bounds peers newest clean help
 
-demo: $(VENV)/.test  ## run the demonstration (DEMO_ARGS="...")
+demo: $(VENV)/.demo  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
@@ -47,7 +47,7 @@ types: $(VENV)/.dev  ## check the types
 # One thread: the tutorials are small, and a second thread would wait for whatever else the machine does.
 docs: export OMP_NUM_THREADS = 1
 docs: $(VENV)/.dev  ## build the documentation and run its examples
-	rm -rf docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
+	rm -rf docs/tasks docs/tutorials  # Else a tutorial that has not changed does not run, though the library has.
 	$(SPHINX) -E -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python -m pytest -q tests/project/test_search.py  # It reads the index that was built.
@@ -70,16 +70,20 @@ newest:  ## test with the newest torch, numpy and scipy that the package index h
 	.ci/versions $(PYTHON) --upgrade torch numpy scipy -- $(TEST_ARGS)
 
 clean:  ## remove the environment, the caches and what was built
-	rm -rf $(VENV) build dist docs/_build docs/tutorials .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/tasks docs/tutorials .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The stamps: one for what uses the library, one for what checks it.
-$(VENV)/.test: pyproject.toml constraints.txt
+# The stamps: one for the demonstration, one for what uses the library, one for what checks it.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade 'pip>=25.1'  # The first that reads dependency groups.
+	$(INSTALL) --no-compile -e . --group demo  # Most of torch's modules are never imported.
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
 	$(INSTALL) -e . --group test
 	touch $@
 

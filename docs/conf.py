@@ -5,6 +5,7 @@ import functools
 import html
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -66,6 +67,43 @@ redirects = {
 }
 redirect_html_template_file = "redirect.html"
 
+# Where headings of pages went that are still there.
+moved_headings = {
+    "bounds": {
+        "long-products": "powers.html",
+        "many-steps-the-spectral-radius": "powers.html",
+        "transient-growth": "powers.html",
+        "a-spectral-radius-below-1-does-not-bound-transient-growth": "powers.html",
+        "one-step": "powers.html",
+        "one-step-the-spectral-norm": "powers.html",
+        "numerical-range": "powers.html",
+        "the-numerical-range": "powers.html",
+        "relu": "powers.html",
+        "relu-and-the-spectral-radius": "powers.html",
+        "forecast": "powers.html",
+        "a-forecast": "powers.html",
+        "contracting": "forgetting.html",
+        "networks-that-forget-a-diagonal-metric": "forgetting.html",
+        "contracting-time": "forgetting.html",
+        "in-continuous-time": "forgetting.html",
+        "chunks": "forgetting.html",
+        "chunks-of-a-sequence-at-once": "forgetting.html",
+        "gated": "gates.html",
+        "gates-that-forget": "gates.html",
+        "lipschitz": "lipschitz.html",
+        "networks-lipschitz-constants-and-gradients": "lipschitz.html",
+        "tighter": "lipschitz.html",
+        "a-tighter-number": "lipschitz.html",
+        "batch-normalisation": "lipschitz.html",
+        "invertible": "invertible.html",
+        "invertible-blocks": "invertible.html",
+        "fixed-point": "fixed_points.html",
+        "a-unique-fixed-point": "fixed_points.html",
+        "splitting": "fixed_points.html",
+        "the-largest-set": "fixed_points.html",
+    },
+}
+
 # Every reference has a target, names of other packages included.
 nitpicky = True
 nitpick_ignore_regex = [
@@ -91,8 +129,8 @@ intersphinx_mapping = {
 }
 
 sphinx_gallery_conf = {
-    "examples_dirs": "../examples",
-    "gallery_dirs": "tutorials",
+    "examples_dirs": ["../tasks", "../examples"],
+    "gallery_dirs": ["tasks", "tutorials"],
     "ignore_pattern": r"^(?!plot_)",
     # By number: plot_10 comes after plot_9.
     "within_subsection_order": FunctionSortKey(functools.partial(re.sub, r"^plot_(\d)_", r"plot_0\1_")),
@@ -201,11 +239,21 @@ def describe(app, page, template, context, doctree):
         context["metatags"] += f'<meta name="description" content="{text}" />'
 
 
-def link_tutorials(app, doctree):
-    """Let links to tutorials, which are scripts in Markdown, lead to the pages that are made of them."""
+def lead_on(app, page, template, context, doctree):
+    """Let an old address of a heading lead to the page that has it now."""
+    if headings := moved_headings.get(page):
+        context["metatags"] += (
+            f"<script>const moved = {json.dumps(headings)}, page = moved[location.hash.slice(1)];"
+            "if (page) location.replace(page + location.hash);</script>"
+        )
+
+
+def link_scripts(app, doctree):
+    """Let links to tutorials and tasks, scripts in Markdown, lead to the pages that are made of them."""
     for link in list(doctree.findall(download_reference)):
-        if tutorial := re.search(r"examples/(plot_\w+)\.py$", link["reftarget"]):
-            target = f"/tutorials/{tutorial[1]}"
+        if script := re.search(r"(examples|tasks)/(plot_\w+|README)\.\w+$", link["reftarget"]):
+            folder = {"examples": "tutorials", "tasks": "tasks"}[script[1]]
+            target = f"/{folder}/{script[2].replace('README', 'index')}"
             page = pending_xref(refdomain="std", reftype="doc", reftarget=target, refexplicit=True)
             page["refdoc"] = link["refdoc"]
             page += link.children
@@ -214,7 +262,8 @@ def link_tutorials(app, doctree):
 
 def setup(app):
     """Add the directive and the handlers."""
-    app.connect("doctree-read", link_tutorials, priority=400)  # Before scripts are collected as downloads.
+    app.connect("doctree-read", link_scripts, priority=400)  # Before scripts are collected as downloads.
     app.add_directive("modulesummary", ModuleSummary)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", lead_on)
     app.connect("autodoc-before-process-signature", resolve_annotations)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -100,10 +99,6 @@ def is_plain(*tensors: Tensor) -> bool:
 
 
 HALF = {torch.bfloat16, torch.float16, torch.complex32}
-
-# Whether the host can look at the values of a tensor without waiting for a device. Without a Python frame,
-# because each read asks several times.
-is_on_host: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
 
 
 def is_captured(t: Tensor) -> bool:

@@ -12,8 +12,6 @@ import functools
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
-
 # Devices of these types need not be tried.
 _WITH, _WITHOUT = ("cpu", "cuda", "meta"), ("mps",)
 
@@ -28,7 +26,7 @@ def to_like(X: Tensor, Y: Tensor) -> Tensor:
 
     Nor is it in the backward pass: the host converts, in both directions.
     """
-    on_host = torch.compiler.is_compiling() or is_on_host(Y)
+    on_host = torch.compiler.is_compiling() or Y.is_cpu
     return X.to(Y.device).to(Y.dtype) if on_host else X.to(Y.dtype).to(Y.device)
 
 

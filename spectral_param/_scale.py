@@ -9,7 +9,6 @@ import torch
 from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._matrices import Array
 
 # Norms whose squares, and those of their rounding errors, are ordinary numbers in single precision.
@@ -60,7 +59,7 @@ def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, 
     """
     norms = _change_and_size(X, Y)
     low, high = _ORDINARY
-    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):
+    if X.is_cpu and all(low < size < high for size in norms[1].reshape(-1).tolist()):
         return norms
     scale = power_of_two_scale(X)
     return _change_and_size(divided(X, scale), divided(Y, scale))

@@ -55,9 +55,9 @@ SEEDS = 3
 WIDTHS = (32, 128, 512)
 # Of the networks: what holds the matrices, its step, and the rates that are tried.
 WAYS: dict[str, tuple[Callable[[], sp.Parametrization] | None, str | None, tuple[float, ...]]] = {
-    "AdamW with decay": (None, None, (0.001, 0.003, 0.01, 0.03)),
-    "spheres, relative steps": (lambda: sp.FrobeniusNorm("present"), "relative", (0.003, 0.01, 0.03, 0.1)),
-    "orthonormal, tangent steps": (sp.ScaledCayley, None, (0.001, 0.003, 0.01, 0.03)),
+    "AdamW with decay": (None, None, (0.003, 0.01, 0.03, 0.1)),
+    "spheres, relative steps": (lambda: sp.FrobeniusNorm("present"), "relative", (0.01, 0.03, 0.1, 0.3)),
+    "orthonormal, tangent steps": (sp.ScaledCayley, None, (0.003, 0.01, 0.03, 0.1)),
 }
 
 

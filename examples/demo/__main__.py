@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 # Import name and the name on the package index.
-REQUIRED = {"matplotlib": "matplotlib", "sklearn": "scikit-learn", "tqdm": "tqdm"}
+REQUIRED = {"matplotlib": "matplotlib", "pooch": "pooch", "sklearn": "scikit-learn", "tqdm": "tqdm"}
 
 
 def missing_packages() -> list[str]:
@@ -18,7 +18,7 @@ def main() -> int:
     """Run the demo and return its exit code."""
     if missing := missing_packages():
         needed = ", ".join(missing)
-        print(f"The demo needs {needed}: make demo, or pip install --group examples", file=sys.stderr)
+        print(f"The demo needs {needed}: make demo, or pip install --group demo", file=sys.stderr)
         return 1
     try:
         # Only here, since it imports what may be missing.

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from examples.demo import cards, certificate, figures, forecast, memory, report
+from examples.demo import cards, certificate, figures, forecast, memory, report, sphere
 from examples.demo.settings import SEEDS, rows
 from examples.papers import checkpoint
 from examples.papers.cli import number_of_threads, seed
 from examples.papers.trainer import DivergedError
 
-FIGURES = "memory.png, cards.png, certificate.png, forecast.png"
+FIGURES = "memory.png, cards.png, certificate.png, forecast.png, sphere.png"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (checkpoint.CheckpointError, DivergedError, OSError) as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
-    print(f"\nPictures and numbers are in {output}: {FIGURES}, results.json")
+    print(f"\n{report.MEANING}\n\nPictures and numbers are in {output}: {FIGURES}, results.json")
     return 0
 
 
 def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int | None]) -> None:
-    """Run the four parts, print their tables, and write the figures and the numbers.
+    """Run the five parts, print their tables, and write the figures and the numbers.
 
     Args:
         output: Folder to write to.
@@ -68,21 +68,26 @@ def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int |
         "cards": [],
         "certificate": [],
         "forecast": [],
+        "sphere": [],
     }
     print(f"\n{report.memory(parts['memory'])}\n")
     enrnn = next(network for network in trained if network.row.label == "ENRNN")
     figures.memory(output / "memory.png", parts["memory"], enrnn.before, enrnn.after)
     for each in seeds:
+        print(f"cards, certificate, forecast, sphere: seed {each}", file=sys.stderr)
         parts["cards"] += cards.compare(each, options.quick)
         parts["certificate"] += certificate.compare(each, options.quick)
         parts["forecast"].append(forecast.compare(each, options.quick))
+        parts["sphere"] += sphere.compare(each, options.quick)
         if number := stop():
             raise checkpoint.InterruptedRunError(f"seed {each} of the parts that follow", number)
     print(f"{report.cards(parts['cards'])}\n")
     figures.cards(output / "cards.png", parts["cards"])
-    print(f"{report.certificate(parts['certificate'])}\n\n{report.forecast(parts['forecast'])}")
+    print(f"{report.certificate(parts['certificate'])}\n\n{report.forecast(parts['forecast'])}\n")
+    print(report.sphere(parts["sphere"]))
     figures.certificate(output / "certificate.png", parts["certificate"])
     figures.forecast(output / "forecast.png", parts["forecast"])
+    figures.sphere(output / "sphere.png", parts["sphere"])
     report.write_json(output / "results.json", rows(options.quick), seeds, parts)
 
 
@@ -94,7 +99,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
-        description="Networks that remember, that follow, with a certificate under attack; and a forecast.",
+        description="Networks that remember, that follow, with a certificate; a forecast; a sphere.",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), help="folder to write (%(default)s)"

@@ -1,4 +1,4 @@
-"""The four figures. They use matplotlib's objects, not pyplot, so they need no display."""
+"""The five figures. They use matplotlib's objects, not pyplot, so they need no display."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from examples.demo.cards import GUESSING as GUESSING_AN_ORDER
 from examples.demo.cards import LONGEST
 from examples.demo.forecast import MODELS
 from examples.demo.settings import GUESSING
+from examples.demo.sphere import WAYS
 
 # Colours of Okabe and Ito (2008), which people with any colour vision can tell apart.
 BLUE, ORANGE, GREEN, ACCENT, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#767676"
@@ -178,6 +179,26 @@ def forecast(path: Path, records: list[dict[str, Any]]) -> None:
         errors.set_title("Error: a dot for each seed", pad=30)
         errors.set(xlim=(-0.6, 1.6), xticks=(0, 1), xticklabels=MODELS, ylabel="relative error")
         errors.set_ylim(bottom=0)
+        _save(figure, path)
+
+
+def sphere(path: Path, records: list[dict[str, Any]]) -> None:
+    """Draw how far above the minimum each step on the sphere is: a line for each way and seed.
+
+    Args:
+        path: PNG file to write.
+        records: The numbers of each way and seed.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for way, colour, label in zip(WAYS, (ACCENT, BLUE), ("put back", "along the sphere"), strict=True):
+            for entry in (each for each in records if each["step"] == way):
+                axes.semilogy(entry["curve"], color=colour, linewidth=1.6, alpha=0.85, label=label)
+                label = None
+        axes.set_title("Adam on a sphere, a linear cost: a line for each seed")
+        axes.set(xlabel="optimizer step", ylabel="above the minimum", ylim=(1e-8, 3))
+        axes.legend(loc="center left")
         _save(figure, path)
 
 

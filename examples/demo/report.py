@@ -118,6 +118,28 @@ def forecast(records: list[dict[str, Any]]) -> str:
     return _table("A forecast beside least squares: two oscillations, four noisy sensors", rows)
 
 
+def sphere(records: list[dict[str, Any]]) -> str:
+    """Return the table of where the steps on a sphere end.
+
+    Args:
+        records: What :func:`examples.demo.sphere.compare` returned for all seeds.
+    """
+    rows: list[tuple[str, ...]] = [("step", "above the minimum")]
+    for way in dict.fromkeys(entry["step"] for entry in records):
+        rows.append((way, spread([entry["gap"] for entry in records if entry["step"] == way], ".0e")))
+    return _table("Where Adam ends on a sphere: a linear cost of the least value -1", rows)
+
+
+# What the reader has seen, with the page that goes on: by the names of the figures.
+MEANING = """What the numbers say, and which page goes on:
+memory       accuracy after 64 pixels; an orthogonal block keeps the first one. docs/rnn.md
+cards        orders that are right; two reflections for each shuffle follow them. docs/rnn.md#following
+certificate  "certified" is proven: no change of this size, found or not, does harm. docs/lipschitz.md
+forecast     error relative to the signal; 1 is a forecast of zeros. docs/dynamics.md
+sphere       how much better a weight on the sphere could be; "tangent" ends at the best. docs/after_step.md
+Twelve short scripts to begin with are in tasks/."""
+
+
 def _table(title: str, rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from examples.papers.trainer import DivergedError, Trainer
 
 RUNS = Path(__file__).parent / "runs"
 LOG_EVERY = 20
+QUIET = 60.0  # Seconds between two lines of the bar where nobody sees it move: in a pipe, in a log.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +259,12 @@ class Metrics(contextlib.AbstractContextManager["Metrics"]):
     def __init__(self, folder: Path, trainer: Trainer, title: str, active: bool) -> None:
         self._trainer, self._file, self._board = trainer, None, None
         self._bar = tqdm(
-            total=trainer.steps, initial=trainer.step, desc=title, unit="step", disable=not active
+            total=trainer.steps,
+            initial=trainer.step,
+            desc=title,
+            unit="step",
+            disable=not active,
+            mininterval=0.1 if sys.stderr.isatty() else QUIET,
         )
         self._logged = len(trainer.curve)
         if not active:

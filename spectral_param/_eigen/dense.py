@@ -27,7 +27,7 @@ from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import is_on_host, precise
+from spectral_param._context import precise
 from spectral_param._eigen.triple import Eigentriple, Leader, moved, stacked
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
@@ -93,7 +93,7 @@ def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, A
         ]
         leader = stacked([leader for leader, _ in pairs], T.shape[:-2])
         values = np.stack([values for _, values in pairs]).reshape(*T.shape[:-2], n)
-    if not is_on_host(T):
+    if not T.is_cpu:
         leader = leader._replace(triple=moved(leader.triple, T.device))
     return leader, values
 

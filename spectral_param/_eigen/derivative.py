@@ -35,7 +35,6 @@ from spectral_param import _paths
 from spectral_param._context import (
     full_precision,
     is_compiled,
-    is_on_host,
     is_traced,
     not_nested,
     solve,
@@ -241,7 +240,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
     """
     eigenvalue, u, v = triple
     X = T
-    one = X.ndim == 2 and is_on_host(X)
+    one = X.ndim == 2 and X.is_cpu
     # Python numbers are faster than tensors.
     divisor = abs(eigenvalue.item()) / float(radius) if one else _to_matrices(eigenvalue.abs() / radius, X)
 

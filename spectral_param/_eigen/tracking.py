@@ -33,7 +33,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import leading_eigentriple_and_values
 from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
@@ -115,7 +114,7 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
     for a matrix that is zero or not finite.
     """
     largest = _largest_entry(T)
-    if is_on_host(T):
+    if T.is_cpu:
         size = float(largest)
         if not 0 < size < math.inf:
             return None

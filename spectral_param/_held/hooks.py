@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spectral_param._context import full_precision, is_captured, is_on_host
+from spectral_param._context import full_precision, is_captured
 from spectral_param._held import steps
-from spectral_param._held.weights import joined, put_back, sharded_as, split, whole
+from spectral_param._held.weights import Part, part_of, put_back
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
 
@@ -82,6 +82,10 @@ class Entry:
             )
         return weight.grad
 
+    def part(self, weight: Tensor) -> Part:
+        """Return what this process computes on."""
+        return part_of(self.constraint, weight, self.step)
+
     def is_finite(self, W: Tensor) -> bool:
         """Return whether a weight may be put back; warn once if a step left it non-finite."""
         if bool(W.isfinite().all()):
@@ -100,13 +104,14 @@ class Entry:
     @torch.no_grad()
     def take_present(self, weight: Tensor) -> None:
         """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
-        W = whole(weight).detach()
-        X, eps = split(self.constraint, W), torch.finfo(W.dtype).eps
-        distance, resolution = self.constraint.outside(X, eps)
-        if bool((distance <= resolution).all()) or not bool(W.isfinite().all()):
-            return
-        self.constraint._renew(is_first=True)
-        self.constraint.outside(X, eps)
+        part = self.part(weight)
+        X, eps = part.split(self.constraint, part.W), torch.finfo(weight.dtype).eps
+        with part.summed():
+            distance, resolution = self.constraint.outside(X, eps)
+            if bool((distance <= resolution).all()) or not bool(distance.isfinite().all()):
+                return
+            self.constraint._renew(is_first=True)
+            self.constraint.outside(X, eps)
         warnings.warn(
             f"{self._full}: expected the norm that the weight had when it was constrained, got another one, "
             "as of a checkpoint that was loaded since. With 'present' the weight keeps the norm that it has "
@@ -138,7 +143,11 @@ class _Arguments(tuple[Any, ...]):
 class _Weight(NamedTuple):
     entry: Entry
     weight: Tensor
-    whole: Tensor
+    part: Part
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """Return matrices of a tensor like the part."""
+        return self.part.split(self.entry.constraint, tensor)
 
 
 class Hook:
@@ -198,17 +207,18 @@ class Hook:
         for entry, weight in self._held():
             if entry.step != "project" and (gradient := entry.gradient(weight)) is not None:
                 gradients[entry] = gradient
-                weights.append(_Weight(entry, weight, whole(weight).detach()))
+                weights.append(_Weight(entry, weight, entry.part(weight)))
         of = steps.groups_of(optimizer)
         for group in _groups(weights):
-            constraint, like = group[0].entry.constraint, group[0].whole
-            X = [split(w.entry.constraint, w.whole) for w in group]
-            G = [split(w.entry.constraint, whole(gradients[w.entry]).detach()) for w in group]
+            constraint, part = group[0].entry.constraint, group[0].part
+            X = [w.split(w.part.W) for w in group]
+            G = [w.split(w.part.of(gradients[w.entry])) for w in group]
             signs = [-1.0 if of[w.weight].get("maximize") else 1.0 for w in group]
-            found, active, is_member = _tangent(like, constraint, torch.stack(X), torch.stack(G), signs)
+            with part.summed():
+                stacks = torch.stack(X), torch.stack(G)
+                found, active, is_member = _tangent(part.W, constraint, *stacks, signs)
             for i, w in enumerate(group):
-                T = joined(w.entry.constraint, found[i], gradients[w.entry])
-                gradients[w.entry].copy_(sharded_as(T, w.weight))
+                w.part.write(gradients[w.entry], found[i])
                 moves_along = active is not None and w.entry.constraint.stays_active
                 needs_copy = moves_along or w.entry.step != "tangent"
                 if needs_copy and w.entry not in copies:
@@ -220,17 +230,19 @@ class Hook:
     def _put_all_back(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
         weights = []
         for entry, weight in self._held():
-            W = whole(weight).detach()
-            if not _is_looked_at(entry.constraint, W) or entry.is_finite(W):
-                weights.append(_Weight(entry, weight, W))
+            part = entry.part(weight)
+            if not _is_looked_at(entry.constraint, part) or entry.is_finite(part.W):
+                weights.append(_Weight(entry, weight, part))
         has_moved = False
         for group in _groups(weights):
-            matrices = [split(w.entry.constraint, w.whole) for w in group]
-            if any(w.entry in copies for w in group):
-                matrices = _moved(group, matrices, copies, optimizer)
-            found = put_back(group[0].whole, [w.entry.constraint for w in group], matrices)
+            matrices = [w.split(w.part.W) for w in group]
+            with group[0].part.summed():
+                if any(w.entry in copies for w in group):
+                    matrices = _moved(group, matrices, copies, optimizer)
+                constraints = [w.entry.constraint for w in group]
+                found = put_back(group[0].part.W, constraints, matrices)
             for w, X in zip(group, found, strict=True):
-                has_moved |= _written(w.weight, w.whole, joined(w.entry.constraint, X, w.whole))
+                has_moved |= _written(w, X)
         if has_moved:
             forget_curvature(optimizer)
 
@@ -256,17 +268,22 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     """Yield weights of one set, shape and step, for one call: of at most _BATCH entries, or one weight."""
     groups: dict[Any, list[_Weight]] = defaultdict(list)
     for w in weights:
-        one_set, shape = w.entry.constraint.shared_set(), w.entry.constraint._split(w.whole).shape
-        groups[one_set, shape, w.whole.dtype, w.whole.device, w.entry.step].append(w)
+        W, one_set = w.part.W, w.entry.constraint.shared_set()
+        # Shards of one shape may be of weights of several, which differs from process to process.
+        shapes = w.part.layout.split(W).shape, w.weight.shape, w.part.groups
+        groups[one_set, shapes, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():
-        count = max(1, _BATCH // group[0].whole.numel())
+        count = max(1, _BATCH // group[0].weight.numel())
         for start in range(0, len(group), count):
             yield group[start : start + count]
 
 
-def _is_looked_at(constraint: Parametrization, W: Tensor) -> bool:
-    """Return whether a weight is checked: on a device only where the host computes on it in any case."""
-    return is_on_host(W) or not constraint.keeps_non_finite
+def _is_looked_at(constraint: Parametrization, part: Part) -> bool:
+    """Return whether a weight is checked: on a device only where the host computes on it in any case.
+
+    A shard is not: its process does not know what the others found.
+    """
+    return not constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
 
 
 @full_precision
@@ -309,7 +326,7 @@ def _moved(
         # The gradient last: to look at it takes a pass over the entries.
         if (
             ratio is not None
-            and is_on_host(X)
+            and X.is_cpu
             and rates[k]
             and steps.is_unknown(ratio[k])
             and weight.grad is not None
@@ -342,11 +359,12 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
     return torch.where(is_member[..., None, None], W + step, X), ratio
 
 
-def _written(weight: Any, W: Tensor, found: Tensor) -> bool:
+def _written(w: _Weight, X: Tensor) -> bool:
     """Write a weight, or its shard, where it has moved; return whether it may have."""
-    if is_on_host(W) and torch.equal(W, found):
+    # Only a shard of its own may differ from process to process: others are written by all together.
+    if w.part.W.is_cpu and torch.equal(w.part.W, w.part.join(X)):
         return False
-    weight.copy_(sharded_as(found, weight))  # All processes have found the same, and each takes its part.
+    w.part.write(w.weight, X)
     return True
 
 

@@ -2,22 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.tensors import at_least_float32
+from spectral_param._sets import spheres
 
 
 def whole(weight: Tensor) -> Tensor:
     """Return a weight with all of its shards."""
     gather = getattr(weight, "full_tensor", None)
     return weight if gather is None else gather()
+
+
+class Part(NamedTuple):
+    """What a process computes on: a weight, or its shard where the set needs sums over all shards alone."""
+
+    W: Tensor
+    layout: Layout | Slices
+    groups: tuple[Any, ...] | None  # Of processes that add up what they find; None for a whole weight.
+
+    def split(self, constraint: Parametrization, X: Tensor) -> Tensor:
+        """Return a copy of the matrices of a tensor like the part, in single precision or better.
+
+        The constraint follows its weight to another device or dtype.
+        """
+        like = constraint._like
+        if (like.dtype, like.device) != (X.dtype, X.device):
+            constraint._apply(lambda t: t.to(X.device))
+            constraint._become_like(X)
+        return at_least_float32(self.layout.split(X)).clone(memory_format=torch.contiguous_format)
+
+    def join(self, X: Tensor) -> Tensor:
+        """Return the part that has these matrices, in its dtype."""
+        return self.layout.join(X).to(self.W.dtype)
+
+    def of(self, tensor: Any) -> Tensor:
+        """Return the same part of a tensor that is sharded like the weight, as its gradient is."""
+        tensor = tensor.detach()
+        return whole(tensor) if self.groups is None else tensor.to_local()
+
+    def write(self, tensor: Any, X: Tensor) -> None:
+        """Write matrices into a tensor that is sharded like the weight; all processes call it."""
+        if self.groups is None:
+            tensor.copy_(_sharded_as(self.join(X), tensor))
+        else:
+            tensor.to_local().copy_(self.join(X))
+
+    def summed(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which norms of the matrices are those of all shards."""
+        return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
+
+
+def part_of(constraint: Parametrization, weight: Any, step: str = "project") -> Part:
+    """Return the part of a weight on which this process computes a step of this kind."""
+    # Singular values are no sums.
+    if hasattr(weight, "full_tensor") and constraint.adds_up and step != "msign":
+        axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
+        if len(axes) == 1 and not any(place.is_partial() for place in weight.placements):
+            ((dimension, axis),) = axes
+            local = weight.detach().to_local()
+            layout = constraint._layout_of(local)
+            is_apart = isinstance(layout, Slices) and layout.axis == axis  # Each shard has whole slices.
+            # Fewer rows than processes leave shards without entries. Relative steps are sized for all slices.
+            is_full = weight.shape[axis] >= weight.device_mesh.size(dimension)
+            if is_full and not (is_apart and step == "relative"):
+                return Part(local, layout, () if is_apart else (weight.device_mesh.get_group(dimension),))
+    return Part(whole(weight).detach(), constraint._layout, None)
 
 
 def begin(constraint: Parametrization, weight: Tensor) -> None:
@@ -46,24 +105,8 @@ def distance(constraint: Parametrization, weight: Tensor) -> float:
 @torch.no_grad()
 def projected(constraint: Parametrization, W: Tensor) -> Tensor:
     """Return the weight of the set near a finite one; a member keeps its bits."""
-    return joined(constraint, put_back(W, [constraint], [split(constraint, W)])[0], W)
-
-
-def split(constraint: Parametrization, W: Tensor) -> Tensor:
-    """Return a copy of the matrices of a weight, in single precision or better.
-
-    The constraint follows its weight to another device or dtype.
-    """
-    like = constraint._like
-    if (like.dtype, like.device) != (W.dtype, W.device):
-        constraint._apply(lambda t: t.to(W.device))
-        constraint._become_like(W)
-    return at_least_float32(constraint._split(W)).clone(memory_format=torch.contiguous_format)
-
-
-def joined(constraint: Parametrization, X: Tensor, W: Tensor) -> Tensor:
-    """Return the weight of these matrices, in the dtype of W."""
-    return constraint._layout.join(X).to(W.dtype)
+    part = part_of(constraint, W)
+    return part.join(put_back(W, [constraint], [part.split(constraint, W)])[0])
 
 
 @full_precision
@@ -78,7 +121,7 @@ def put_back(like: Tensor, constraints: list[Parametrization], matrices: list[Te
     return [Y.reshape(X.shape) for X, Y in zip(matrices, found, strict=True)]
 
 
-def sharded_as(W: Tensor, weight: Any) -> Tensor:
+def _sharded_as(W: Tensor, weight: Any) -> Tensor:
     """Return a whole tensor, which all processes have, as a weight is held: itself, or its shards."""
     if not hasattr(weight, "full_tensor"):
         return W

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from spectral_param._context import has_no_values, is_on_host
+from spectral_param._context import has_no_values
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.tensors import readable
 from spectral_param._precision import double_device
@@ -168,14 +168,14 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if is_on_host(like):  # First to the host: a device may not have the dtype.
+        if like.is_cpu:  # First to the host: a device may not have the dtype.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
     def _number(self) -> float | None:
         """Return the bound if it is one number that the host has."""
         value = getattr(self, self._bound)
-        if isinstance(value, Tensor) and value.ndim == 0 and is_on_host(value):
+        if isinstance(value, Tensor) and value.ndim == 0 and value.is_cpu:
             return value.item()
         return value if isinstance(value, float) else None
 

@@ -14,7 +14,7 @@ from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.searched import Searched
-from spectral_param._parametrizations.tensors import as_real, is_trained
+from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding, to_double
 from spectral_param.errors import InManifoldError, NotAMatrixError
 from spectral_param.functional._bounded_gain import (
@@ -134,11 +134,11 @@ class BoundedGain(Searched):
 
     def reference(self, K: Tensor, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for K ``(..., n + m, n + p)`` and T ``(..., n, n)``."""
-        return bounded(as_real(K), as_real(T), self.gain, self.radius, self._eps_of(K))
+        return bounded(K, T, self.gain, self.radius, self._eps_of(K))
 
     def evaluate(self, K: Tensor, T: Tensor) -> Map:  # type: ignore[override]
         """Return the same, with a pull-back of its own."""
-        return evaluate(as_real(K), as_real(T), self.gain, self.radius, self._eps_of(K))
+        return evaluate(K, T, self.gain, self.radius, self._eps_of(K))
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return the originals, found in double precision, and by how much the gain exceeds its bound.
@@ -202,7 +202,7 @@ class BoundedGain(Searched):
             P = TᵀT of shape ``(..., n, n)``, in double precision.
         """
         check_tensor(K, "certificate: K")
-        T = to_double(as_real(T)).triu()
+        T = to_double(T).triu()
         return T.mT @ T
 
     def extra_repr(self) -> str:

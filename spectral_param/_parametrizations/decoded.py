@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._sets.orthonormal import polar_factor
 
 _BASE = 256  # A digit is exact in bfloat16.
@@ -50,7 +49,7 @@ def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
 
 def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     """Return a copy of B if it is orthogonal to rounding, else an orthogonal matrix near B."""
-    if not is_on_host(B):
+    if not B.is_cpu:
         return orthogonal_unseen(B)
     B = B.clone()  # First, so that a write from elsewhere does not change what has been judged.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps

@@ -11,7 +11,7 @@ from spectral_param._map import Map
 from spectral_param._parametrizations import stochastic
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.in_set import by_map_alone
-from spectral_param._parametrizations.tensors import as_real, is_trained
+from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional import _doubly_stochastic as doubly
 from spectral_param.functional._checks import check_real
@@ -69,7 +69,7 @@ class DoublyStochastic(Parametrization):
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return the same, with the pull-back of S."""
-        floor, of_T = self.floor, doubly.evaluate(as_real(T))
+        floor, of_T = self.floor, doubly.evaluate(T)
         return Map(
             stochastic.mixed(of_T.value, floor),
             lambda G, needed: of_T.pull_back((1 - floor) * G, needed),
@@ -121,4 +121,4 @@ class DoublyStochastic(Parametrization):
 
 
 def _reference(T: Tensor, floor: float) -> Tensor:
-    return stochastic.mixed(doubly.reference(as_real(T)), floor)
+    return stochastic.mixed(doubly.reference(T), floor)

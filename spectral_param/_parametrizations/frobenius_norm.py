@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._map import Map, unchanged
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
@@ -122,7 +121,7 @@ class FrobeniusNorm(Measured):
         c = self._bound_for(T)
         scales = _scales(size, c, self.mode)
         W, all_scale = E.mul_(c[..., None, None]), False
-        if is_on_host(T):
+        if T.is_cpu:
             self._warn_of_zeros(size)
             if not bool(scales.any()):
                 return unchanged(T)
@@ -170,11 +169,8 @@ class FrobeniusNorm(Measured):
         distance, resolution = super()._judged(W, measured, eps)
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
-    def near(self, W: Tensor) -> Tensor:
+    def near(self, W: Tensor, leader: None = None) -> Tensor:
         """Return the nearest members; a zero slice stays."""
-        return self._near(W, 0.0)
-
-    def _moved(self, W: Tensor, leader: None = None) -> Tensor:
         return self._near(W, 0.0)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
@@ -223,6 +219,12 @@ class FrobeniusNorm(Measured):
         if self.dim is not None or not others:
             return None
         return W.reshape(*W.shape[:-2], rows // layout.gates, -1)
+
+    @property
+    def adds_up(self) -> bool:  # type: ignore[override]
+        """Whether all slices have one norm, none is a gate, and none has to stay zero."""
+        is_gated = self.gates > 1 and not self.kernel_dims
+        return getattr(self.norm, "ndim", 0) == 0 and not is_gated and self.padding_idx is None
 
     @property
     def present_is_plain(self) -> bool:  # type: ignore[override]

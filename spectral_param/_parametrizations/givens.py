@@ -12,9 +12,10 @@ from torch import Tensor
 from spectral_param._context import promoted
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.orthogonal import Orthonormal
 from spectral_param._parametrizations.tensors import as_real, at_least_float32, is_trained, on_rows
 from spectral_param._precision import to_double
+from spectral_param._sets import orthonormal
 from spectral_param.functional._checks import whole_number
 from spectral_param.functional._givens import (
     Order,
@@ -131,7 +132,7 @@ class Givens(Orthonormal):
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return θ, and for a complex W also φ and ω."""
         n = W.shape[-1]
-        W = polished(W)
+        W = orthonormal.near(W)
         matrices = to_double(W.cpu()).reshape(-1, n, n).numpy()
         theta, phi, d = (np.stack(parts) for parts in zip(*map(eliminate, matrices), strict=True))
         return self._originals(W, *map(torch.from_numpy, (theta, phi, d)))

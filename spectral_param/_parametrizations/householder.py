@@ -10,8 +10,9 @@ from torch import Tensor
 
 from spectral_param._map import matmul
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.orthogonal import Orthonormal
 from spectral_param._parametrizations.tensors import as_real, at_least_float32, is_trained, on_rows
+from spectral_param._sets import orthonormal
 from spectral_param.functional._checks import whole_number
 from spectral_param.functional._householder import (
     all_reflections,
@@ -172,7 +173,7 @@ class Householder(Orthonormal):
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the vectors, and for a complex W the angles."""
-        vectors, d = all_reflections(polished(W))
+        vectors, d = all_reflections(orthonormal.near(W))
         if W.is_complex():
             return vectors, d.angle()
         self.signs = d

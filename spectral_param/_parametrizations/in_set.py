@@ -114,6 +114,10 @@ class InSet(OfWeight):
     #: is not asked whether a step left something finite.
     keeps_non_finite = False
 
+    #: Whether distance, members and changes along the set need sums over all entries of each matrix alone.
+    #: Then processes that have shards of a weight exchange these sums, and no weight.
+    adds_up = False
+
     def shared_set(self) -> object:
         """Return what constraints of one set have in common: the weights of them are put back together.
 

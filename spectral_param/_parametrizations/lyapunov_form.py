@@ -16,7 +16,7 @@ from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
-from spectral_param._parametrizations.tensors import as_real, readable, real_entries
+from spectral_param._parametrizations.tensors import readable, real_entries
 from spectral_param._precision import relative_rounding, to_double, to_like
 from spectral_param._scale import frobenius
 from spectral_param._sets.diagonal import inside
@@ -159,7 +159,7 @@ class LyapunovForm(Searched, Bounded):
     def reference(self, X: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
         if self._is_diagonal():
-            return self._diagonal_map(as_real(X))
+            return self._diagonal_map(X)
         if self.growth is None and self.abscissa is None:
             radius = self.radius
             # A float takes no tensor, whose making costs as much as a product of small matrices.
@@ -286,7 +286,7 @@ class LyapunovForm(Searched, Bounded):
         """
         X = to_double(X.detach())
         if self._is_diagonal():
-            log = log_coordinates(as_real(X)[..., -1, :], self._condition())
+            log = log_coordinates(X[..., -1, :], self._condition())
             return Certificate((2 * log).exp().diag_embed(), (log.amax(dim=-1) - log.amin(dim=-1)).exp())
         form = lyapunov.form(X, self.abscissa is not None, self.growth)
         values = torch.linalg.eigvalsh(form)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ class Measurement(NamedTuple):
     Attributes:
         size: Of each matrix.
         rounding: How far rounding errors of the entries move the size.
-        leader: What :meth:`Measured.evaluate` finds of these matrices, if it is known.
+        leader: What :meth:`Measured.made` takes for these matrices, if it is known.
     """
 
     size: Tensor
@@ -48,8 +47,8 @@ class Measured(Bounded):
         """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
         raise NotImplementedError
 
-    def evaluate(self, T: Tensor, *, leader: Any = None) -> Map:  # type: ignore[override]
-        """Return T scaled or shifted to the bound, by what :meth:`measure` has found of T."""
+    def made(self, T: Tensor, leader: Any) -> Map:
+        """Return T scaled or shifted to the bound, by the leader that :meth:`measure` has found of T."""
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
@@ -78,22 +77,22 @@ class Measured(Bounded):
     def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W with members in the place of matrices outside, which are measured once."""
         measured = self.measure(W, eps)
-        near = functools.partial(self._moved, leader=measured.leader)
+        near = functools.partial(self.near, leader=measured.leader)
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
-    def near(self, W: Tensor) -> Tensor:
-        """Return matrices scaled or shifted as a read does; where rounding explains that, as they are."""
-        return self._moved(W)
+    def near(self, W: Tensor, leader: Any = None) -> Tensor:
+        """Return matrices scaled or shifted as a read does; where rounding explains that, as they are.
+
+        Args:
+            W: Finite matrices ``(..., m, n)``.
+            leader: What :meth:`measure` has found of them, if it has.
+        """
+        made = (self.evaluate(W) if leader is None else self.made(W, leader)).value
+        return torch.where(self._stays(W, made)[..., None, None], W, made)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
         """Return members near finite matrices; one that would move by rounding keeps its bits."""
         return moved(W, self.near(W), eps)
-
-    def _moved(self, W: Tensor, leader: Any = None) -> Tensor:
-        # The evaluation of a subclass may not take what has been measured.
-        takes_leader = leader is not None and "leader" in inspect.signature(self.evaluate).parameters
-        made = (self.evaluate(W, leader=leader) if takes_leader else self.evaluate(W)).value
-        return torch.where(self._stays(W, made)[..., None, None], W, made)
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
         """Return which matrices differ by rounding from those that the map makes; none with NaN."""

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spectral_param._context import HALF, is_on_host
+from spectral_param._context import HALF
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
@@ -73,7 +73,7 @@ class _Read(NamedTuple):
 
     def copy(self) -> Tensor:
         """Return the weight without a graph, on the host copied at the first write."""
-        if not is_on_host(self.weight):
+        if not self.weight.is_cpu:
             # Kernels of CUDA for lists of tensors, as those of optimizers, write without copying.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
@@ -338,7 +338,7 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
             return False
         if a.shape != b.shape:
             return False
-        if not is_on_host(a):
+        if not a.is_cpu:
             asked.append((a == b).all())
         elif (
             a.is_contiguous()

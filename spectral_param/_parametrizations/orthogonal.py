@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._sets import orthonormal
@@ -46,7 +45,7 @@ class Orthonormal(Parametrization):
         """
         if not self._is_shared():
             return super().put_back(W, eps)
-        return orthonormal.near(W, eps) if is_on_host(W) else orthonormal.near_without_waiting(W, eps)[0]
+        return orthonormal.near(W, eps) if W.is_cpu else orthonormal.near_without_waiting(W, eps)[0]
 
     def shared_set(self) -> object:
         """Return the name of the set, whatever map is asked for."""
@@ -73,8 +72,3 @@ class Orthonormal(Parametrization):
 
     def _set_name(self) -> str:
         return "a weight with orthonormal columns (rows, if it is wide)"
-
-
-def polished(W: Tensor) -> Tensor:
-    """Return members to working precision, for matrices that may be members in half precision only."""
-    return orthonormal.near(W)

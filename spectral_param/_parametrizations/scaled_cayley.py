@@ -12,8 +12,9 @@ from spectral_param import init
 from spectral_param._map import Map
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.decoded import signs
-from spectral_param._parametrizations.orthogonal import Orthonormal, polished
+from spectral_param._parametrizations.orthogonal import Orthonormal
 from spectral_param._parametrizations.tensors import as_real, as_tuple, at_least_float32, is_trained
+from spectral_param._sets import orthonormal
 from spectral_param.errors import InManifoldError
 from spectral_param.functional import _cayley as cayley
 from spectral_param.functional._cayley import cayley_inverse
@@ -166,7 +167,7 @@ class ScaledCayley(Orthonormal):
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return T = [A; B], and the phases of D for a complex W."""
-        W = polished(W)
+        W = orthonormal.near(W)
         n = W.shape[-1]
         matrices = W.cpu().reshape(-1, *W.shape[-2:])  # A choice by values, column by column.
         if W.is_complex() or W.shape[-2] > n:

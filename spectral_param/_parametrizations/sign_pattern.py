@@ -9,7 +9,6 @@ from torch import Tensor
 
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.tensors import as_real
 from spectral_param.functional._checks import as_numbers, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
 
@@ -88,7 +87,6 @@ class SignPattern(Parametrization):
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
-        T = as_real(T)
         # The mean of equal numbers, up to rounding.
         pattern = self.pattern.real.round().to(T.device, T.dtype)
         # p sgn(T) T, with the derivative 1 where T is zero.

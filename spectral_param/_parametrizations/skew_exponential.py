@@ -13,9 +13,9 @@ from spectral_param import init
 from spectral_param._map import Map, recorded
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.decoded import orthogonal, orthogonal_unseen
-from spectral_param._parametrizations.orthogonal import Orthonormal, polished
-from spectral_param._parametrizations.tensors import as_real, at_least_float32
-from spectral_param._sets.orthonormal import polar_factor
+from spectral_param._parametrizations.orthogonal import Orthonormal
+from spectral_param._parametrizations.tensors import at_least_float32
+from spectral_param._sets import orthonormal
 from spectral_param.functional._checks import check_real
 from spectral_param.functional._exponential import skew_exponential, tangent_exponential
 
@@ -79,7 +79,7 @@ class SkewExponential(Orthonormal):
         return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
     def _base_like(self, T: Tensor) -> Tensor | None:
-        return None if self.base is None else as_real(self.base).to(T.device, T.real.dtype)
+        return None if self.base is None else self.base.to(T.device, T.real.dtype)
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for complex matrices."""
@@ -87,13 +87,13 @@ class SkewExponential(Orthonormal):
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = 0, and make W the base."""
-        self.base = polished(W)
+        self.base = orthonormal.near(W)
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
         """Return T with random angles, and make I the base; for a tall matrix T = 0 and a random base."""
         if like.shape[-2] > like.shape[-1]:
-            self.base = polar_factor(torch.randn_like(like))
+            self.base = orthonormal.polar_factor(torch.randn_like(like))
             return torch.zeros_like(like)
         fill = init.henaff_ if self.angles == "henaff" else init.cayley_
         R = fill(torch.empty_like(like))
@@ -114,7 +114,7 @@ class SkewExponential(Orthonormal):
             W = self.evaluate(at_least_float32(T)).value  # As a read gives it, whatever the base holds.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
-                self.base.copy_(polar_factor(W))
+                self.base.copy_(orthonormal.polar_factor(W))
                 T.zero_()
 
     def extra_repr(self) -> str:
@@ -127,13 +127,12 @@ class SkewExponential(Orthonormal):
         super()._apply(fn, recurse)
         if base is not None and self.base is not None and self.base.dtype != base.dtype:
             wanted = torch.promote_types(self.base.dtype, torch.float32)
-            self.base = polar_factor(base.to(self.base.device, wanted))
+            self.base = orthonormal.polar_factor(base.to(self.base.device, wanted))
         return self
 
 
 def _at(base: Tensor | None, T: Tensor) -> Tensor:
     """Return the exponential of T at an orthogonal base, the identity if there is none."""
-    T = as_real(T)
     m, n = T.shape[-2:]
     if m > n:
         if base is None:

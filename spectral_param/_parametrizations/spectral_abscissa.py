@@ -70,9 +70,13 @@ class SpectralAbscissa(Measured):
     def __init__(self, abscissa: Bound = 0.0, mode: Mode = "equal") -> None:
         super().__init__("abscissa", abscissa, mode=(mode, Mode))
 
-    def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
-        triple, regular = leader or leading_eigentriple(T, "real")
+        return self.made(T, leading_eigentriple(T, "real"))
+
+    def made(self, T: Tensor, leader: Leader) -> Map:
+        """Return the same, by the leading eigentriples."""
+        triple, regular = leader
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
         bound = self._bound_for(T)

@@ -121,9 +121,12 @@ class SpectralNorm(Measured):
         """The solver, or its name, that the constructor got."""
         return self.tracking.choice
 
-    def evaluate(self, T: Tensor, *, leader: Norm | symbol.Leader | None = None) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return c T/‖T‖, or T where the mode does not scale."""
-        leader = leader or self._followed(T)
+        return self.made(T, self._followed(T))
+
+    def made(self, T: Tensor, leader: Norm | symbol.Leader) -> Map:
+        """Return the same, by the norms."""
         bound, sigma = leader.bound, leader.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
@@ -187,16 +190,16 @@ class SpectralNorm(Measured):
             error += 2 * followed_tolerance(W.dtype)
         return Measurement(leader.bound, error * leader.bound, leader)
 
-    def _moved(self, W: Tensor, leader: Norm | symbol.Leader | None = None) -> Tensor:
+    def near(self, W: Tensor, leader: Norm | symbol.Leader | None = None) -> Tensor:
         """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
         if self.mode != "at_most" or self._is_convolution():
-            return super()._moved(W, leader)
+            return super().near(W, leader)
         leader = leader or self._followed(W.detach().clone())
         c = self._bound_at(W, leader.bound)
         if not bool(self._active(leader.bound, W, c).any()):
             return W
         # What rounding leaves above the bound is scaled.
-        return super()._moved(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
+        return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
 
     stays_active = False
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import init
-from spectral_param._context import is_on_host, is_traced
+from spectral_param._context import is_traced
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
@@ -118,11 +118,15 @@ class SpectralRadiusNorm(Measured):
         """The solver, or its name, that the constructor got."""
         return self.tracking.choice
 
-    def evaluate(self, T: Tensor, *, leader: Leader | None = None) -> Map:  # type: ignore[override]
+    def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
         if self.mode != "equal" and self._is_slack(T):
             return unchanged(T)
-        triple, regular = leader or self.tracking.follow(self._measured(T))
+        return self.made(T, self.tracking.follow(self._measured(T)))
+
+    def made(self, T: Tensor, leader: Leader) -> Map:
+        """Return the same, by the dominant eigentriples."""
+        triple, regular = leader
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if not regular:
@@ -131,7 +135,7 @@ class SpectralRadiusNorm(Measured):
         active = None
         if self.mode != "equal":
             # Of one matrix on the host as a number, which is faster than a tensor.
-            one = T.ndim == 2 and is_on_host(T)
+            one = T.ndim == 2 and T.is_cpu
             size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
             self._close_latches(size, T)
             active = self._active(size, T)
@@ -187,7 +191,7 @@ class SpectralRadiusNorm(Measured):
 
     def _is_slack(self, T: Tensor) -> bool:
         """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
-        if T.ndim > 2 or not is_on_host(T) or T.shape[-1] >= self.tracking.least_size:
+        if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
         if radius is None or (self.mode == "latched" and self._closed(0.0, T)):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.in_set import by_map_alone
-from spectral_param._parametrizations.tensors import as_real, is_trained
+from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
@@ -64,7 +64,7 @@ class Stochastic(Parametrization):
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return (1 - ε) softmax(T) + ε/n."""
-        return mixed(torch.softmax(as_real(T), dim=-1), self.floor)
+        return mixed(torch.softmax(T, dim=-1), self.floor)
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for complex matrices."""

@@ -33,7 +33,10 @@ def at_least_float32(X: Tensor) -> Tensor:
 
 
 def as_real(X: Tensor) -> Tensor:
-    """Return the real part of an original that is real, but that Module.to(complex) has made complex."""
+    """Return the real part of a real original of a complex weight, which Module.to(complex) has made complex.
+
+    There is no other conversion of a complex weight to another precision.
+    """
     return X.real if X.is_complex() else X
 
 

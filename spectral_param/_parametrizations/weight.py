@@ -124,23 +124,37 @@ class OfWeight(nn.Module):
                 # Module.to moves no tensor from the meta device, not even one without entries. A loader that
                 # has put originals with values in the place of those on the meta device may call it.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
-        if self._like.is_complex():
-            self._check_stays_complex(fn)
+        self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _check_stays_complex(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Raise if a conversion drops imaginary parts. PyTorch asks here before it converts the originals."""
+    def _check_stays_of_its_kind(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Raise if a conversion makes a real weight complex, or drops the imaginary parts of a complex one.
+
+        PyTorch asks here before it converts the originals.
+
+        Raises:
+            UnsupportedDtypeError: If so.
+        """
+        if self._shape is None:
+            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own warning of the same.
             dtype = fn(self._like).dtype
-        if not dtype.is_complex:
+        if dtype.is_complex == self._like.is_complex():
+            return
+        if dtype.is_complex:
             raise UnsupportedDtypeError(
-                f"{type(self).__name__}: expected a conversion that keeps the complex weight complex, got "
-                f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
-                "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
-                "For a real weight remove the constraint, convert, and constrain again."
+                f"{type(self).__name__}: expected a conversion that keeps the real weight real, got one to "
+                f"{dtype}. Convert this module with .double() or .float(), and the others by themselves. For "
+                "a complex weight remove the constraint, convert, and constrain again."
             )
+        raise UnsupportedDtypeError(
+            f"{type(self).__name__}: expected a conversion that keeps the complex weight complex, got "
+            f"one to {dtype}, which drops imaginary parts. Convert to torch.complex64 or "
+            "torch.complex128, or with .float() or .double(), which leave complex weights as they are. "
+            "For a real weight remove the constraint, convert, and constrain again."
+        )
 
     def _check_unused(self) -> None:
         if self._use:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from spectral_param._context import autocast_off, is_compiled, is_on_host, is_plain
+from spectral_param._context import autocast_off, is_compiled, is_plain
 from spectral_param._recurrence import linear
 from spectral_param._recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
 from spectral_param._recurrence.compiled import rnn_operator
@@ -50,7 +50,7 @@ def run(cell: Cell, rows: Rows) -> Result:
     if compiled:
         return rnn_operator(cell, rows)
     # Without an activation many steps at a time may be faster. Powers of W that overflow give None.
-    top = linear.exponent(cell, rows) if cell.nonlinearity == "identity" and is_on_host(x) else None
+    top = linear.exponent(cell, rows) if cell.nonlinearity == "identity" and x.is_cpu else None
     found = None if top is None else linear.rnn_linear(cell, rows, top)
     return rnn_fused(cell, rows) if found is None else found
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import autocast_off, is_on_host, is_wrapped
+from spectral_param._context import autocast_off, is_wrapped
 from spectral_param._map import differentiated
 from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
@@ -101,7 +101,7 @@ def plan_for(
 ) -> Plan:
     """Choose how to run a cell. The options are those of :class:`Cell` and :class:`Rows`."""
     x, _, _, W, _ = tensors
-    n, on_host, every = W.shape[-1], is_on_host(W), checkpoint_every
+    n, on_host, every = W.shape[-1], W.is_cpu, checkpoint_every
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
         and on_host
@@ -307,7 +307,7 @@ class Forward:
                 z.sgn_().mul_((room + b).relu_())
 
             return complex_modrelu_
-        if is_on_host(b) and bool(b.amax() <= 0):
+        if b.is_cpu and bool(b.amax() <= 0):
             minus_b = -b
             # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b): two passes over the memory instead of four.
             return lambda z, _: z.sub_(z.clamp(b, minus_b))

@@ -17,18 +17,47 @@ it, for the inner product Re<., .>, is D - E Re<E, D>.
 **Sizes.** W is first divided by a power of two, so that no square over- or underflows. Squares are summed by
 ``sum``, whose error hardly grows with their number. (torch.linalg.vector_norm adds them one by one: of 10⁷
 entries in single precision its error is 2000 eps.)
+
+**Shards.** A process that has a part of each W needs sums over all parts, which :func:`summed_over` gives.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host
 from spectral_param._scale import divided, power_of_two_scale
 
 # Norms in single precision whose squares, and those of all entries that count, are ordinary numbers.
 _ORDINARY = (1e-10, 1e15)
+# Groups of processes that have the other parts of the matrices.
+_groups: tuple[Any, ...] = ()
+
+
+@contextlib.contextmanager
+def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
+    """Let matrices be parts of larger ones, whose norms and inner products are sums over processes.
+
+    What has no graph is meant, and every process has entries.
+    """
+    global _groups
+    before, _groups = _groups, groups
+    try:
+        yield
+    finally:
+        _groups = before
+
+
+def _of_all_parts(found: Tensor, operation: str) -> Tensor:
+    """Return the sums, or the largest, of numbers that each process has found of its parts."""
+    for group in _groups:
+        kind = getattr(torch.distributed.ReduceOp, operation)
+        torch.distributed.all_reduce(found, kind, group)
+    return found
 
 
 def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)
@@ -38,6 +67,9 @@ def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (.
     is infinite where it overflows; the direction is right then, too.
     """
     scale = power_of_two_scale(W.detach())
+    if _groups:
+        scale = _of_all_parts(torch.where((W == 0).all(dim=(-2, -1), keepdim=True), 0, scale), "MAX")
+        scale = torch.where(scale == 0, 1, scale)
     S = divided(W, scale)
     square = squares(S)
     is_zero = square == 0
@@ -60,7 +92,7 @@ def norms(W: Tensor) -> Tensor:  # (..., m, n) -> (...)
 
 def _ordinary_norms(W: Tensor) -> Tensor | None:
     """Return the norms if the host finds that none needs scaling."""
-    if not is_on_host(W):
+    if not W.is_cpu:
         return None
     size = squares(W).sqrt()
     low, high = _ORDINARY
@@ -70,13 +102,13 @@ def _ordinary_norms(W: Tensor) -> Tensor | None:
 def squares(W: Tensor) -> Tensor:  # (..., m, n) -> (...)
     """Return ‖W‖²."""
     parts = W.real.square() + W.imag.square() if W.is_complex() else W.square()
-    return parts.sum(dim=(-2, -1))
+    return _of_all_parts(parts.sum(dim=(-2, -1)), "SUM")
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (...)
     """Return Re<A, B>."""
     parts = A.real * B.real + A.imag * B.imag if A.is_complex() else A * B
-    return parts.sum(dim=(-2, -1))
+    return _of_all_parts(parts.sum(dim=(-2, -1)), "SUM")
 
 
 def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)

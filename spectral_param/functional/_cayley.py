@@ -47,7 +47,6 @@ from spectral_param import _paths
 from spectral_param._at_host import where_double
 from spectral_param._context import (
     full_precision,
-    is_on_host,
     is_plain,
     solve,
 )
@@ -108,7 +107,7 @@ def reference(T: Tensor, d: Tensor) -> Tensor:
 
 def inverse(T: Tensor) -> Inverse | ShortInverse:
     """Return the inverse that the transform takes, for ordinary tensors without a graph."""
-    if not is_on_host(T):
+    if not T.is_cpu:
         # Without a look at the values, which would wait for the device.
         plus = _plus_identity(to_double(T))
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
@@ -306,7 +305,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
     # Each read of a weight comes here: on the host nobody asks where double precision is.
-    of_both = _evaluate(T, d) if is_on_host(T) else evaluate(T, d)
+    of_both = _evaluate(T, d) if T.is_cpu else evaluate(T, d)
     return Map(
         of_both.value,
         lambda G, needed: of_both.pull_back(G, (*needed, False))[:1],

@@ -52,7 +52,6 @@ import torch
 from torch import Tensor
 
 from spectral_param._at_host import where_double
-from spectral_param._context import is_on_host
 from spectral_param._map import Map
 from spectral_param._matrices import Array, identity_like
 from spectral_param._precision import to_double, to_like
@@ -144,7 +143,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     K, theta = X.split([n, 1], dim=-2)
     H = K.mT @ K
     diagonal = H.diagonal(dim1=-2, dim2=-1)
-    if is_on_host(K) and diagonal.sum(dim=-1).amax().item() <= n:
+    if K.is_cpu and diagonal.sum(dim=-1).amax().item() <= n:
         # Here cond H ≤ 4n + 1: triangular solves lose at most a factor 2√n.
         diagonal.add_(0.25).mul_(1 + 2 * n * _EPS)
         L = torch.linalg.cholesky_ex(H).L

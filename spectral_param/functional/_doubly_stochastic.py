@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param._context import HALF, full_precision, is_compiled, is_on_host, is_plain, not_nested
+from spectral_param._context import HALF, full_precision, is_compiled, is_plain, not_nested
 from spectral_param._map import Map, apply, differentiated
 from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
@@ -116,13 +116,13 @@ def _first(W: Tensor, shape: torch.Size) -> Tensor:  # (n, n, B) -> shape
 def _chunks(T: Tensor) -> list[slice]:
     """Return which matrices are computed together: all of them on a device."""
     count = T.shape[:-2].numel()
-    size = balancing.CHUNK if is_on_host(T) else count
+    size = balancing.CHUNK if T.is_cpu else count
     return [slice(first, first + size) for first in range(0, count, size)]
 
 
 def _computed(T: Tensor) -> Tensor:
     """Return W of an ordinary tensor."""
-    n, looks = T.shape[-1], is_on_host(T)
+    n, looks = T.shape[-1], T.is_cpu
     W, matrices = torch.empty_like(T, memory_format=torch.contiguous_format), T.reshape(-1, n, n)
     for chunk, out in ((c, W.view(-1, n, n)[c]) for c in _chunks(T)):
         X = _last(reduced(_working(matrices[chunk]))).contiguous()
@@ -140,7 +140,7 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
         w, g = (_last(_working(t[chunk])).contiguous() for t in (values, grads))
         P = balancing.tangent(w, g).movedim(-1, 0)
         # Where no logit is beyond the limit, the sums of P are zero, and what is subtracted does not matter.
-        if not is_on_host(T) or not bool((X.amax(dim=(1, 2)) - X.amin(dim=(1, 2)) <= LIMIT).all()):
+        if not T.is_cpu or not bool((X.amax(dim=(1, 2)) - X.amin(dim=(1, 2)) <= LIMIT).all()):
             (P,) = differentiated(reduced, (X,), [P], (True,))  # type: ignore[assignment]
         results[chunk] = P
     return found
@@ -151,7 +151,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(X: Tensor) -> Tensor:
-        W = balancing.scaled(_last(X.detach()), looks=is_plain(X) and is_on_host(X))
+        W = balancing.scaled(_last(X.detach()), looks=is_plain(X) and X.is_cpu)
         return _first(W, X.shape).contiguous()
 
     @staticmethod

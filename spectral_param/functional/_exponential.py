@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import full_precision, is_on_host, is_plain, is_traced, is_wrapped
+from spectral_param._context import full_precision, is_plain, is_traced, is_wrapped
 from spectral_param._map import Map, apply, attach
 from spectral_param._matrices import Array, identity_like
 from spectral_param._precision import to_double, to_like
@@ -52,7 +52,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
     limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
     # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
     norm = _norm(A)
-    if is_on_host(A):
+    if A.is_cpu:
         least = norm.numpy()
         tried = s = _halvings(least, limit)
         powers = _four_powers(A * _powers_of_two(-s, A) if s.any() else A)
@@ -242,13 +242,13 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     B = T - base @ C
     size = torch.linalg.matrix_norm(T.detach(), keepdim=True)
     values = is_plain(T)
-    if m < 2 * n or (values and is_on_host(T) and not bool((size <= _LARGE).all())):
+    if m < 2 * n or (values and T.is_cpu and not bool((size <= _LARGE).all())):
         return to_like(_rotated(base, A, B), given)
     s = torch.where(size > 1, size, 1)
     above = torch.cat([A, B.mT @ B / -s], dim=-1)
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
-    if values and not is_on_host(T):
+    if values and not T.is_cpu:
         # A device waits once, for the norm, which is at least the size of T.
         known, norm = _evaluated(block.detach(), skew=False)
         if not bool((norm <= _LARGE).all()):

@@ -67,7 +67,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_on_host, solve
+from spectral_param._context import solve
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._scale import balanced, frobenius
@@ -207,7 +207,7 @@ def evaluate(X: Tensor, radius: float | Tensor) -> Map:
     """Return :func:`stable` of an ordinary tensor."""
     K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
-    if not is_on_host(X) or not _has_safe_squares(X):
+    if not X.is_cpu or not _has_safe_squares(X):
         divisors = _divisors(X)
         for divisor in divisors:
             S = S / divisor

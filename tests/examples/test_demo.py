@@ -18,7 +18,7 @@ import torch
 
 import spectral_param as sp
 from examples.demo import __main__ as entry
-from examples.demo import cards, certificate, cli, forecast, memory
+from examples.demo import cards, certificate, cli, forecast, memory, report, sphere
 from examples.demo.settings import COMPARED, rows
 from examples.papers import checkpoint, networks, tasks
 from examples.papers.trainer import Trainer
@@ -75,6 +75,7 @@ def after(steps: int) -> Callable[[], int | None]:
 def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
     for name in cli.FIGURES.split(", "):
         assert (finished / name).read_bytes().startswith(PNG)
+    assert [f"{line.split()[0]}.png" for line in report.MEANING.splitlines()[1:-1]] == cli.FIGURES.split(", ")
     contents = numbers(finished)
     assert contents["versions"]["torch"] == str(torch.__version__)
     assert [run["network"] for run in contents["memory"]] == [row.label for row in rows()]
@@ -135,6 +136,20 @@ def test_a_forecast_is_of_the_rows_that_follow() -> None:
     assert found["future"] == clean[300:, 0].tolist()
     assert found["spectral_radius"][forecast.MODELS[1]] <= 1 + 1e-9
     assert all(len(rows) == 100 for rows in found["forecast"].values())
+
+
+def test_the_sphere_has_two_limits() -> None:
+    put_back, along = sphere.compare(seed=0)
+    assert put_back["gap"] > 0.05
+    assert 0 <= along["gap"] + 1e-6 < 1e-3
+
+
+def test_pages_that_the_demo_names_exist() -> None:
+    named = re.findall(r"(docs/\w+\.md)(?:#([\w-]+))?", report.MEANING)
+    assert len(named) == len(cli.FIGURES.split(", "))
+    for page, anchor in named:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert not anchor or f"\n({anchor})=\n" in text, (page, anchor)
 
 
 @pytest.mark.parametrize("steps", [3, 4, 6])
@@ -265,5 +280,5 @@ def test_missing_packages_are_named_with_the_extra(
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
     assert entry.main() == 1
-    expected = "The demo needs scikit-learn: make demo, or pip install --group examples\n"
+    expected = "The demo needs scikit-learn: make demo, or pip install --group demo\n"
     assert capsys.readouterr().err == expected

@@ -19,7 +19,7 @@ from examples.papers.sections import SECTIONS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 INVENTORIES = sorted((DOCS / "inventories").glob("*.txt"))
-BUILT = {DOCS / "_build", DOCS / "tutorials"}
+BUILT = {DOCS / "_build", DOCS / "tasks", DOCS / "tutorials"}
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if not BUILT & set(page.parents)]
 MEASURED = re.compile(r"^```\{measured\} (\S+)\n((?:[^`\n]+\n)*)```$", re.MULTILINE)
 
@@ -71,6 +71,30 @@ def test_each_tutorial_has_a_picture_and_a_line_in_the_gallery():
         assert "\n" not in line, f"{script}: expected a line below the title"
 
 
+TASKS = sorted((ROOT / "tasks").glob("plot_*.py"))
+
+
+@pytest.mark.parametrize("script", TASKS, ids=lambda path: path.stem)
+def test_a_task_is_short_prints_something_and_names_a_page(script):
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 40
+    title, _, *rest = lines[:8]
+    assert (title[:3], rest[0], *rest[2::2], rest[5]) == ('"""', "", "", '"""', ""), (
+        "expected title, sentence, links"
+    )
+    assert any(line.lstrip().startswith("print(") for line in lines)
+    assert lines[-1] == "plt.show()"
+    pages = re.findall(r":doc:`/([\w/]+)`", lines[5])
+    assert pages
+    for page in pages:
+        source = ROOT / "examples" / f"{page.removeprefix('tutorials/')}.py"
+        assert (DOCS / f"{page}.md").exists() or (page.startswith("tutorials/") and source.exists()), page
+
+
+def test_there_are_twelve_tasks():
+    assert [int(script.stem.split("_")[1]) for script in TASKS] == list(range(1, 13))
+
+
 # Links ------------------------------------------------------------------------------------------
 
 
@@ -99,12 +123,24 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
-def redirects():
-    """Return where addresses of earlier pages lead, as the configuration of the documentation has it."""
+def configured(name):
+    """Return a dictionary of the configuration of the documentation."""
     for statement in ast.parse((DOCS / "conf.py").read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "redirects":
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return ast.literal_eval(statement.value)
-    raise AssertionError("docs/conf.py: expected `redirects = {...}`")
+    raise AssertionError(f"docs/conf.py: expected `{name} = {{...}}`")
+
+
+def redirects():
+    """Return where addresses of earlier pages lead."""
+    return configured("redirects")
+
+
+def test_every_heading_that_moved_is_on_the_page_that_it_leads_to():
+    for old, headings in configured("moved_headings").items():
+        for heading, target in headings.items():
+            assert heading not in anchors(DOCS / f"{old}.md"), heading
+            assert heading in anchors((DOCS / target).with_suffix(".md")), heading
 
 
 def test_every_address_of_an_earlier_page_leads_to_a_page_and_a_heading():

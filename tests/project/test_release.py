@@ -42,6 +42,15 @@ def test_labels_of_addresses_are_what_an_index_takes() -> None:
     assert all("," not in label and len(label) <= 32 for label in PROJECT["project"]["urls"])
 
 
+def test_both_archives_have_metadata_that_the_pinned_upload_knows() -> None:
+    """hatchling writes its newest version unless it is told which."""
+    targets = PROJECT["tool"]["hatch"]["build"]["targets"]
+    assert {name: target["core-metadata-version"] for name, target in targets.items()} == {
+        "wheel": "2.4",
+        "sdist": "2.4",
+    }
+
+
 def test_the_citation_is_of_the_version_and_has_its_day() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {PROJECT['project']['version']}\n" in citation

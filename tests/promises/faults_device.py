@@ -27,7 +27,7 @@ FAULTS = (
     Fault(
         "mixing-waits: the host looks at the values of a device",
         "spectral_param/functional/_doubly_stochastic.py",
-        "n, looks = T.shape[-1], is_on_host(T)",
+        "n, looks = T.shape[-1], T.is_cpu",
         "n, looks = T.shape[-1], True",
         "doubly",
     ),

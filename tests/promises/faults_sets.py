@@ -13,8 +13,8 @@ FAULTS = (
     Fault(
         "infinite: norms are compared that may be infinite",
         "spectral_param/_scale.py",
-        "    if is_on_host(X) and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",
-        "    if is_on_host(X):\n",
+        "    if X.is_cpu and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",
+        "    if X.is_cpu:\n",
         "any_size",
     ),
     Fault(

@@ -30,6 +30,14 @@ def test_constrained_linear() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_bounds_that_are_tensors() -> None:
+    each = torch.linspace(0.5, 1.0, 6)
+    bounds = (sp.SpectralRadiusNorm(each[2]), sp.SpectralNorm("present"), sp.FrobeniusNorm(each, dim=0))
+    model = torch.nn.Sequential(*map(constrained, bounds))
+    for a, b in both(model, torch.randn(3, 6)):
+        torch.testing.assert_close(a, b)
+
+
 class Applied(torch.nn.Module):
     """A module as part of another one, which applies it in a way of its own."""
 

@@ -8,7 +8,7 @@ FAULTS = (
     Fault(
         "not-along: the optimizer gets the gradient with its part normal to the set",
         _HOOKS,
-        "                gradients[w.entry].copy_(sharded_as(T, w.weight))\n",
+        "                w.part.write(gradients[w.entry], found[i])\n",
         "",
         "linear_cost and sphere and Adam",
     ),
@@ -36,8 +36,8 @@ FAULTS = (
     Fault(
         "rescaled: a weight is scaled to its norm in place of the nearest one",
         "spectral_param/_parametrizations/spectral_norm.py",
-        "        return super()._moved(spectral_ball.near(W, c.to(W.device, W.real.dtype)))\n",
-        "        return super()._moved(W)\n",
+        "        return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))\n",
+        "        return super().near(W)\n",
         "nearest_matrix",
     ),
     Fault(

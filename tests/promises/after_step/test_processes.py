@@ -91,7 +91,60 @@ def with_fsdp(rank: int) -> None:
     print("equal")
 
 
+SPHERES = (
+    sp.FrobeniusNorm("present"),
+    sp.FrobeniusNorm(1.5, "at_most"),
+    sp.FrobeniusNorm(0.5, dim=0),
+    sp.FrobeniusNorm(0.5, dim=1),
+)
+
+
+def on_spheres(model: nn.Module, is_sharded: bool, step: str, scale: float) -> list[Tensor]:
+    if is_sharded:
+        torch.distributed.fsdp.fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    for i, constraint in enumerate(SPHERES):
+        kind = None if constraint.mode == "at_most" else step
+        constraint = copy.deepcopy(constraint)
+        sp.constrain(model, f"{i}.weight", constraint, optimizer=optimizer, step=kind)
+    gather = torch.distributed.tensor.DTensor.full_tensor
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(16, 24, generator=generator, dtype=torch.float64)
+        optimizer.zero_grad()
+        (scale * model(x)[:, :3].square().mean()).backward()
+        if step != "relative":  # Whose size is that of all slices: rows are gathered.
+            torch.distributed.tensor.DTensor.full_tensor = None
+        optimizer.step()
+        torch.distributed.tensor.DTensor.full_tensor = gather
+    assert set(sp.violation(model).values()) == {0.0}
+    return [(p.full_tensor() if is_sharded else p).detach().clone() for p in model.parameters()]
+
+
+def with_spheres(rank: int) -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    # Shards of one shape are of weights of 10 and 11 rows in one process alone.
+    sizes = ((24, 24), (24, 11), (11, 10), (10, 11))
+    model = nn.Sequential(*(nn.Linear(m, n) for m, n in sizes)).double()  # AdamW makes rounding errors large.
+    for step in ("tangent", "relative", "project"):
+        alone = on_spheres(copy.deepcopy(model), False, step, 1.0)
+        for expected, found in zip(alone, on_spheres(copy.deepcopy(model), True, step, 1.0), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    # Squares overflow, and all entries of the second shard are zero.
+    weight = nn.Linear(6, 4, bias=False)
+    with torch.no_grad():
+        weight.weight.fill_(0)[0, 0] = 1e30
+    torch.distributed.fsdp.fully_shard(weight)
+    optimizer = torch.optim.SGD(weight.parameters(), 0.1)
+    sp.constrain(weight, "weight", sp.FrobeniusNorm(2e30), optimizer=optimizer)
+    weight.weight.grad = torch.zeros_like(weight.weight)
+    optimizer.step()
+    assert abs(float(weight.weight.detach().full_tensor()[0, 0]) / 2e30 - 1) < 1e-6
+    print("equal")
+
+
 @pytest.mark.fresh
-@pytest.mark.parametrize("run", [with_ddp, pytest.param(with_fsdp, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("run", [with_ddp, with_spheres, pytest.param(with_fsdp, marks=pytest.mark.nightly)])
 def test_two_processes_hold_the_same_weights(run, tmp_path: Path) -> None:
     assert ranked(run, tmp_path / "printed").count("equal") == 2

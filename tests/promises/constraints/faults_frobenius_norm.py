@@ -45,7 +45,7 @@ FAULTS = (
     Fault(
         "sphere-sum: squares are added one by one",
         _SETS,
-        "    return parts.sum(dim=(-2, -1))\n\n\ndef inner",
+        '    return _of_all_parts(parts.sum(dim=(-2, -1)), "SUM")\n\n\ndef inner',
         "    return torch.linalg.vector_norm(parts.sqrt(), dim=(-2, -1)).square()\n\n\ndef inner",
         "three_million",
     ),

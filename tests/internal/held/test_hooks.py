@@ -1,0 +1,25 @@
+"""The hooks of an optimizer, where no device is at hand."""
+
+import torch
+from torch import nn
+
+import spectral_param as sp
+from spectral_param._held import hooks
+from tests.messages import refused
+
+
+def test_a_step_that_a_cuda_graph_records_is_refused(monkeypatch) -> None:
+    """A replay runs no hooks. The remedy is a step outside of the graph."""
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    sp.constrain(layer, "weight", sp.ScaledCayley(), optimizer=optimizer)
+    layer(torch.randn(2, 4)).square().sum().backward()
+    before = layer.weight.detach().clone()
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, "is_captured", lambda t: True)
+        with refused("AdamW", "CUDA graph"):
+            optimizer.step()
+    assert torch.equal(layer.weight, before)
+    optimizer.step()
+    assert set(sp.violation(layer).values()) == {0.0}
+    assert not torch.equal(layer.weight, before)
