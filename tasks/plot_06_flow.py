@@ -20,7 +20,7 @@ sp.constrain(flow, "*weight", sp.SpectralNorm(0.95**0.5))  # The constant of a b
 
 normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
 optimizer = torch.optim.Adam(flow.parameters(), lr=2e-2)
-for _ in range(200):
+for _ in range(150):
     y, logs = points[torch.randint(4000, (256,))], 0.0
     for block in flow:
         logs, y = logs + block.log_abs_det(y), block(y)

@@ -81,7 +81,7 @@ def run_demo(output: Path, options: argparse.Namespace, stop: Callable[[], int |
         parts["sphere"] += sphere.compare(each, options.quick)
         if number := stop():
             raise checkpoint.InterruptedRunError(f"seed {each} of the parts that follow", number)
-    print(f"{report.cards(parts['cards'])}\n")
+    print(f"\n{report.cards(parts['cards'])}\n")
     figures.cards(output / "cards.png", parts["cards"])
     print(f"{report.certificate(parts['certificate'])}\n\n{report.forecast(parts['forecast'])}\n")
     print(report.sphere(parts["sphere"]))

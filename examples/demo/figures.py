@@ -198,7 +198,7 @@ def sphere(path: Path, records: list[dict[str, Any]]) -> None:
                 label = None
         axes.set_title("Adam on a sphere, a linear cost: a line for each seed")
         axes.set(xlabel="optimizer step", ylabel="above the minimum", ylim=(1e-8, 3))
-        axes.legend(loc="center left")
+        axes.legend(loc="center right")
         _save(figure, path)
 
 

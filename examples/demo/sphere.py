@@ -22,8 +22,8 @@ def compare(seed: int, quick: bool = False) -> list[dict[str, Any]]:
     found = []
     for way in WAYS:
         torch.manual_seed(seed)
-        cost = torch.randn(SIZE)
-        weight = torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.randn(SIZE))})
+        cost = torch.randn(SIZE, dtype=torch.float64)
+        weight = torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.randn_like(cost))})
         optimizer = torch.optim.Adam(weight.parameters(), lr=LR)
         sp.constrain(weight, "w", sp.FrobeniusNorm(1.0), optimizer=optimizer, step=way)
         steps, gaps = 20 if quick else STEPS, []
