@@ -111,6 +111,7 @@ class Hidden(NamedTuple):
     blocks: list[Block]  # forecasts of rows that were held out
     eigenvalues: Array
     spread: Array  # covariances of real and imaginary part of their logarithms
+    shortfall: float  # by which errors of a regression are smaller
 
 
 def fit_hidden(
@@ -163,7 +164,8 @@ def fit_hidden(
     if "auto" in (states, noise):
         error = None if ranked is None else float(np.exp(ranked.means[order]))
         choice = error, _table(tried, ranked, order)
-    return Hidden(problem.model(point), order, most, choice, blocks, *spread_of(problem, point))
+    found = problem.model(point), order, most, choice, blocks, *spread_of(problem, point)
+    return Hidden(*found, problem.shortfall(point))
 
 
 # The order ----------------------------------------------------------------------------------------------
@@ -171,9 +173,7 @@ def fit_hidden(
 
 def bic(problem: Likelihood, point: FilterPoint, dead: tuple[int, ...]) -> float:
     """Return 2f and the number of unknowns times log N."""
-    n, p, m, of = len(point.A), problem.p, problem.m, problem.options
-    unknowns = n * (p + m + of.filter * p) + p * (p + 1) / 2 + n * len(problem.recordings)
-    unknowns += of.feedthrough * p * m + of.offset * p + sum(d > 0 for d in dead)
+    unknowns = problem.unknowns(point) + sum(d > 0 for d in dead)
     return 2 * point.error + unknowns * float(np.log(problem.rows))
 
 

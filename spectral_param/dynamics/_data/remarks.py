@@ -139,6 +139,20 @@ def remarks_on_most(states: int | None) -> list[str]:
     ]
 
 
+def remarks_on_shortfall(share: float, states: int, chosen: bool, noise: str) -> list[str]:
+    """Return what to say where a regression leaves errors of one step that are smaller by this share."""
+    remedies = [
+        *([] if chosen else ["states='auto'"]),
+        "more states=",
+        *([] if noise == "both" else ["noise='both'"]),
+    ]
+    return [
+        f"a regression on a longer past predicts a step with errors {share:.0%} smaller than this fit of "
+        f"{states} states with noise={noise!r}, which misses a part of what the rows say. Pass "
+        f"{' or '.join(remedies)}."
+    ]
+
+
 def no_better(errors: dict[str, Array]) -> list[str]:
     """Return what to say where a forecast without a model has a smaller mean error."""
     means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
