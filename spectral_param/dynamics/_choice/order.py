@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values
 from spectral_param._progress import steps
 from spectral_param.dynamics._choice.dead_time import heard, shifted
 from spectral_param.dynamics._choice.folds import Fold, cut, default_lead, folds_of
@@ -86,7 +86,7 @@ def excited(recordings: list[Rows], most: int, lags: int = 1) -> int:
         stacked = [side_by_side(U, rows) for U in inputs if len(U) >= rows]
         if not stacked:
             return True
-        s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
+        s = singular_values(np.vstack(stacked))
         return len(s) < stacked[0].shape[1] or bool(s[-1] <= _SAME * s[0])
 
     return bisect.bisect_left(range(most), True, key=dependent)

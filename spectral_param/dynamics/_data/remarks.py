@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._data.recordings import Part, Recording, side_by_side
 
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
@@ -101,7 +101,7 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     H = np.vstack([side_by_side(U, depth) for _, U in long])
     if len(H) < 3 * H.shape[1]:
         return []
-    left, s, _ = np.linalg.svd(H, full_matrices=False)
+    left, s, _ = svd(H)
     found = int((s > _DIRECTIONS * s[0]).sum())
     if found >= n + m:
         return []
@@ -111,7 +111,7 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     rest = rest - left[:, :found] @ (left[:, :found].T @ rest)
     # Transients go on from row to row, noise of the measurements does not.
     x, y = rest[:-1], rest[1:]
-    fitted = x @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
+    fitted = x @ least_squares(x, y, 1e-10)
     if np.square(fitted).sum() > _SHARE * np.square(before / unit).sum():
         return []
     return [

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._fits.chart import Chart, levenberg
 from spectral_param.dynamics._fits.check import SHORT, shortfall
 from spectral_param.dynamics._fits.start import starts_of
@@ -203,7 +203,7 @@ class Likelihood:
             bases.append((solve, flat, of))
         linear, target = np.vstack(left), np.concatenate(right)
         size = np.sqrt(np.square(linear).sum(axis=0)) + 1e-300
-        solved = np.linalg.lstsq(linear / size, target, rcond=_LOST)[0] / size
+        solved = least_squares(linear / size, target, _LOST) / size
         e = target - linear @ solved
         first = [solve @ (flat - of @ solved) for solve, flat, of in bases]
         inverse = np.linalg.inv(white)
@@ -374,7 +374,7 @@ def _convolved(A: Array, H: Array, M: Array) -> Array:
 
 def basis_of(M: Array) -> tuple[Array, Array]:
     """Return an orthonormal basis of the columns, and the pseudoinverse."""
-    U, s, Vt = np.linalg.svd(M, full_matrices=False)
+    U, s, Vt = svd(M)
     kept = s > _LOST * s[0]
     return U[:, kept], (Vt[kept].T / s[kept]) @ U[:, kept].T
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._model.hidden import Options, Rows
 from spectral_param.dynamics._one_step.fit import fit_stable
 
@@ -81,10 +81,10 @@ def _start_of(recordings: list[Rows], widths: list[int], n: int, options: Option
     n = X.shape[1]  # Less than asked for where a past without noise holds fewer, as that of a sine.
     one = np.ones((len(X), int(options.offset)))
     given = np.hstack([X, one, U] if options.feedthrough else [X, one])
-    solved = np.linalg.lstsq(given, Y, rcond=None)[0]
+    solved = least_squares(given, Y)
     C, e = solved[:n].T, Y - given @ solved
     given = np.hstack([X, one, U])
-    solved = np.linalg.lstsq(given, after, rcond=None)[0]
+    solved = least_squares(given, after)
     A, w = solved[:n].T, after - given @ solved
     if np.abs(np.linalg.eigvals(A)).max() > options.radius:
         # Inputs and constant are taken out first.
@@ -114,14 +114,14 @@ def _variates(before: Array, future: Array, inputs: Array, offset: bool) -> Arra
     inputs = np.hstack([inputs, np.ones((len(inputs), int(offset)))])
     R: Any = np.linalg.qr(np.hstack([inputs, before, future]), mode="r")
     v, p = inputs.shape[1], before.shape[1]
-    U, s, Vt = np.linalg.svd(R[v : v + p, v : v + p], full_matrices=False)
+    U, s, Vt = svd(R[v : v + p, v : v + p])
     kept = s > _LOST * s[0]
     # Of the past, U s Vᵀ: the whitened past is p V / s.
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
     values, vectors = np.linalg.eigh(rest.T @ rest)
     values = np.maximum(values, _LOST * values[-1])
-    left = np.linalg.svd(whitened @ (vectors / np.sqrt(values)), full_matrices=False)[0]
+    left = svd(whitened @ (vectors / np.sqrt(values)))[0]
     J: Array = onto @ left * np.sqrt(len(before))
     return J
 
