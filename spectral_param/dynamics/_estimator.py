@@ -403,7 +403,8 @@ class StableLinearModel(Modes, Estimator):
         self._set_held(found.blocks, [r.x for r in recordings])
         if m and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
-            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays), 4)
+            through = both or bool(self.feedthrough)
+            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays, through), 4)
 
     def _dead_times(self, m: int) -> tuple[int, ...] | None:
         """Return the dead times that were given."""

@@ -29,7 +29,7 @@ from spectral_param.dynamics._choice.numbers import FEW, LITTLE, PATIENCE, SETTL
 from spectral_param.dynamics._choice.rule import Ranked, columns
 from spectral_param.dynamics._choice.score import Block, error_of, mean_of
 from spectral_param.dynamics._data.recordings import Recording, side_by_side
-from spectral_param.dynamics._data.remarks import require_variation
+from spectral_param.dynamics._data.remarks import AT_REST, require_variation
 from spectral_param.dynamics._fits.both import FilterPoint, Likelihood
 from spectral_param.dynamics._fits.spread import spread_of
 from spectral_param.dynamics._fits.start import longest_span, newest
@@ -70,7 +70,7 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
         raise ValueError(
             f"{_NAME}: expected inputs U that excite {states + 1} successive rows, got some that are "
             "constant, repeat each other, or follow from their last rows, as a sine does. Leave them out, "
-            "pass fewer states, or record with inputs that change at random."
+            f"pass fewer states, or record with inputs that change at random.{AT_REST}"
         )
 
 
@@ -184,7 +184,9 @@ def order_of(
 
     Tried are 1, 2, 3, ... states, until three are no better, without dead times and with those that the
     correlations show. The dead times are taken if as many states without them are worse: more states may
-    stand for a dead time. Each is then made shorter by a row as long as that is worth an unknown.
+    stand for a dead time. Where both are tried, feedthrough has to be worse, too: an input that is held for
+    some rows is as alike late as at once. Each is then made shorter by a row as long as that is worth an
+    unknown.
 
     Raises:
         ValueError: If there are too few rows.
@@ -196,7 +198,10 @@ def order_of(
     first = max(map(max, deads), default=0) if deads[0] else 0
     search = _Search(recordings, options, first)
     order, *late = [search.over_states(of, both) for of in deads]
-    if late and search.bic(late[0]) < search.bic(late[0]._replace(dead_time=none)):
+    at_once = (
+        [late[0]._replace(dead_time=none, feedthrough=D) for D in {late[0].feedthrough, both}] if late else []
+    )
+    if late and search.bic(late[0]) < min(map(search.bic, at_once)):
         (order,) = late
         worth = float(np.log(sum(len(Y) for Y, _ in recordings)))
         for j in range(len(none)):

@@ -20,6 +20,11 @@ _CHANCE = 1.05  # ratio of two errors up to which chance decides
 _SHARE = 0.02  # of the states' squares: transients that tell A and B apart
 _DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
 
+AT_REST = (
+    " If a step or an impulse begins the recording, put rows of rest before it, some more than there are "
+    "states: of the inputs as they were before, and of what was measured then."
+)
+
 
 def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, rank: int | None) -> list[str]:
     """Return what to say about columns that are constant, far from 0, or more than the rows."""
@@ -166,7 +171,7 @@ def no_better(errors: dict[str, Array]) -> list[str]:
     ]
 
 
-def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> list[str]:
+def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int, through: bool) -> list[str]:
     """Return what to say where a fit with inputs explains little of the rows that are held out.
 
     Args:
@@ -174,6 +179,7 @@ def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> l
         chosen: Whether the number of states was chosen.
         offset: Whether the fit has an offset.
         lags: Rows of inputs that act.
+        through: Whether feedthrough was tried.
     """
     mean = float(np.nanmean(error)) if np.isfinite(error).any() else 0.0
     if mean < _POOR:
@@ -183,6 +189,7 @@ def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> l
         tried += " and dead times"
     more = [
         *([] if chosen else ["states='auto', which finds the order and dead times"]),
+        *([] if through else ["feedthrough=True for inputs that act at once"]),
         *([] if offset else ["offset=True"]),
         "input_delays=... for inputs that act over many rows" if lags == 1 else "more input_delays",
         "more inputs, if others act",
@@ -200,5 +207,5 @@ def require_variation(name: str, recordings: list[Array]) -> None:
     if constant:
         raise ValueError(
             f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
-            "offset=True fits a constant."
+            f"offset=True fits a constant.{AT_REST if name == 'inputs' else ''}"
         )
