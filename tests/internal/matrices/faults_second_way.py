@@ -11,7 +11,7 @@ FAULTS = (
         "second_way",
     ),
     Fault(
-        "flat: a stack of matrices is not put together again",
+        "restacked: a stack of matrices is not put together again",
         "spectral_param/_matrices.py",
         "np.stack(of).reshape(*M.shape[:-2], *of[0].shape)",
         "np.stack(of)[0]",

@@ -67,7 +67,7 @@ FAULTS = (
         "slow",
     ),
     Fault(
-        "still: a fit with a filter has no start without one",
+        "filterless: a fit with a filter has no start without one",
         "spectral_param/dynamics/_fits/both.py",
         "if self.options.filter and best is points[0]:",
         "if False:",
