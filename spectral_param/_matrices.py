@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import linalg, sparse
 from torch import Tensor
 
 from spectral_param._precision import to_double, to_like
@@ -28,10 +28,12 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
 
     For one matrix in hundreds of some kinds, such as large orthogonal ones in single precision, an iteration
-    of LAPACK does not converge. It is then asked again in double precision.
+    of LAPACK does not converge. It is then asked again in double precision, and singular values in double
+    precision by another iteration, which has no derivatives here.
 
     Raises:
-        LinAlgError: If X is in double precision already.
+        LinAlgError: If X is in double precision already, and needs derivatives or is not decomposed by its
+            singular values.
     """
     if torch.compiler.is_compiling():
         return decompose(X, **options)
@@ -40,12 +42,65 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     except (torch.linalg.LinAlgError, np.linalg.LinAlgError):  # type: ignore[attr-defined]
         exact = to_double(X)
         if exact.dtype == X.dtype:
-            raise
-    found = decompose(exact, **options)
+            if decompose not in _SINGULAR or (X.requires_grad and torch.is_grad_enabled()):
+                raise
+            return _decomposed_again(decompose, X, **options)
+    found = decomposed(decompose, exact, **options)
     single = (X.real.new_empty(0), X.new_empty(0, dtype=X.dtype.to_complex()))
     if isinstance(found, Tensor):
         return to_like(found, single[found.is_complex()])
     return tuple(to_like(t, single[t.is_complex()]) for t in found)
+
+
+_SINGULAR = (torch.linalg.svd, torch.linalg.svdvals)
+
+
+def _decomposed_again(decompose: Callable[..., Any], X: Tensor, full_matrices: bool = True) -> Any:
+    """Return the singular values and vectors, or the values alone, of X in double precision by gesvd."""
+    found = [torch.from_numpy(M).to(X.device) for M in _svd_again(X.detach().cpu().numpy(), full_matrices)]
+    return tuple(found) if decompose is torch.linalg.svd else found[1]
+
+
+# LAPACK's gesdd, and with it its gelsd, does not converge for one matrix in many thousands; gesvd does.
+
+
+def svd(M: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:  # (..., m, n)
+    """Return the singular value decomposition U diag(s) Vᴴ."""
+    try:
+        U, s, Vh = np.linalg.svd(M, full_matrices=full_matrices)
+    except np.linalg.LinAlgError:
+        U, s, Vh = _svd_again(M, full_matrices)
+    return U, s, Vh
+
+
+def singular_values(M: Array) -> Array:  # (..., m, n) -> (..., min(m, n))
+    """Return the singular values, in descending order."""
+    try:
+        found: Array = np.linalg.svd(M, compute_uv=False)
+    except np.linalg.LinAlgError:
+        found = _svd_again(M, full_matrices=False)[1]
+    return found
+
+
+def least_squares(M: Array, Y: Array, cut: float | None = None) -> Array:  # (m, n), (m, k) -> (n, k)
+    """Return the least X with the least ‖M X − Y‖; singular values below ``cut`` of the largest are 0."""
+    try:
+        found: Array = np.linalg.lstsq(M, Y, rcond=cut)[0]
+    except np.linalg.LinAlgError:
+        U, s, Vh = _svd_again(M, full_matrices=False)
+        cut = np.finfo(s.dtype).eps * max(M.shape) if cut is None else cut
+        kept = s > cut * s.max(initial=0.0)
+        found = (Vh[kept].conj().T / s[kept]) @ (U[:, kept].conj().T @ Y)
+    return found
+
+
+def _svd_again(M: Array, full_matrices: bool) -> list[Array]:
+    """Return U, s and Vᴴ by LAPACK's gesvd."""
+    if not np.isfinite(M).all():  # which may end the process
+        raise np.linalg.LinAlgError("expected finite matrices for singular values, got NaN or infinity.")
+    flat = M.reshape(-1, *M.shape[-2:])
+    each = [linalg.svd(A, full_matrices=full_matrices, lapack_driver="gesvd") for A in flat]
+    return [np.stack(of).reshape(*M.shape[:-2], *of[0].shape) for of in zip(*each, strict=True)]
 
 
 def product(X: Any, Y: Any) -> Any:

@@ -68,7 +68,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values
 
 # p and τ of (1); and for sparse matrices p and c.
 VECTORS, TAU = 16, 0.65
@@ -318,7 +318,7 @@ def bounded_resolvent(
     z = random_rows((VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
     scale = 1 / (inside.leader * (1 - delta))
-    bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
+    bounds, powers = [max(1.0, float(singular_values(inside.c @ inside.dual)[0]))], []
     for products in range(1, min(4 * first, PRODUCTS) + 1):
         z = z @ P.mT
         z = torch.addmm(z, z @ onto_left, projector, beta=scale, alpha=-scale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import decomposed
 from spectral_param._precision import to_double
 from spectral_param.functional._checks import check_matrix, square_blocks
 
@@ -37,4 +38,4 @@ def without_nan(M: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, 
 def norm_2(M: Tensor) -> Tensor:
     """Return the largest singular value of each matrix in double precision; NaN where it is not finite."""
     M, finite = without_nan(M)
-    return torch.where(finite, torch.linalg.svdvals(M)[..., 0], torch.nan)
+    return torch.where(finite, decomposed(torch.linalg.svdvals, M)[..., 0], torch.nan)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param._eigen import dense
+from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._register.holders import is_kernel, known_gates
 from spectral_param._scale import divided, power_of_two_scale
@@ -63,7 +64,7 @@ def singular_values(W: Tensor) -> Tensor:
         tensor([10.,  0.], dtype=torch.float64)
     """
     W, finite = without_nan(matrices(W, "singular_values"))
-    return torch.where(finite[..., None], torch.linalg.svdvals(W), torch.nan)
+    return torch.where(finite[..., None], decomposed(torch.linalg.svdvals, W), torch.nan)
 
 
 # Note [Henrici's departure without cancellation]

@@ -18,7 +18,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from spectral_param._matrices import Array, identity_like
+from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param.analysis._matrices import norm_2, square_matrices
 from spectral_param.analysis._spectra import eigenvalues
 from spectral_param.functional._checks import whole_number, with_arrays
@@ -173,7 +173,7 @@ def _resolvent_ratio(W: Tensor, height: Tensor, angle: Tensor) -> Tensor:
     """Return (|z| - 1) ‖(zI - W)⁻¹‖ at the points z = (1 + exp(height)) exp(i angle)."""
     z = torch.polar(1 + height.exp(), angle)
     shifted = z[:, None, None] * torch.eye(W.shape[-1], dtype=z.dtype, device=z.device) - W
-    sigma = torch.linalg.svdvals(shifted)
+    sigma = decomposed(torch.linalg.svdvals, shifted)
     norm: Tensor = 1 / sigma[:, -1]
     # The error of a singular value is a rounding error of the largest one. If the smallest one is lost in
     # that error, use the norm of the computed inverse, which is accurate for chains, for example.

@@ -32,8 +32,10 @@ from spectral_param.dynamics._data.remarks import (
     remarks_on_inputs,
     remarks_on_most,
     remarks_on_pairs,
+    remarks_on_shortfall,
     require_variation,
 )
+from spectral_param.dynamics._fits.check import SHORT
 from spectral_param.dynamics._fits.measured import Affine, Baseline, Candidate, Recordings
 from spectral_param.dynamics._fits.measurement import Pieces, moved_states
 from spectral_param.dynamics._model.hidden import HiddenSystem, Options
@@ -396,10 +398,13 @@ class StableLinearModel(Modes, Estimator):
             params["dead_time"] = order.dead_time if any(order.dead_time) else None
             self.choice_ = Choice(self.get_params() | params, *found.choice)
             _say(remarks_on_most(found.most), 4)
+        if (share := found.shortfall) > SHORT:
+            _say(remarks_on_shortfall(share, order.states, self.states == "auto", order.noise), 4)
         self._set_held(found.blocks, [r.x for r in recordings])
         if m and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
-            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays), 4)
+            through = both or bool(self.feedthrough)
+            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays, through), 4)
 
     def _dead_times(self, m: int) -> tuple[int, ...] | None:
         """Return the dead times that were given."""

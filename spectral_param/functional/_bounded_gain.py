@@ -50,7 +50,7 @@ from torch import Tensor
 
 from spectral_param._at_host import where_double
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import identity_like, singular_values
 from spectral_param._precision import to_double, to_like
 from spectral_param._scale import balanced
 from spectral_param.functional._diagonal_scaling import least_norm
@@ -224,7 +224,7 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
         except (ValueError, np.linalg.LinAlgError):
             pass
     couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
-    couplings[:n, :n], couplings[n, n] = A, np.linalg.norm(D, 2)
+    couplings[:n, :n], couplings[n, n] = A, singular_values(D)[0]
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
     log = least_norm(couplings, _CONDITION, enough=1.0).log
     yield torch.from_numpy(np.exp(log[:n] - log[n])).diag()

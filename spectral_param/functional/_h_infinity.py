@@ -44,7 +44,7 @@ import math
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values, svd
 from spectral_param._scale import balanced
 from spectral_param.functional._systems import System
 
@@ -102,7 +102,7 @@ def _minimal(system: System, continuous: bool) -> System:
         product = seen.T @ reached
     if not np.isfinite(product).all():
         return system  # So far from normal that rounding makes powers of A grow.
-    U, hankel, Vh = np.linalg.svd(product)
+    U, hankel, Vh = svd(product)
     kept = int(np.count_nonzero(hankel > PRECISION / 10 / len(A) * hankel[0]))
     roots = np.sqrt(hankel[:kept])
     into, out = (U[:, :kept] / roots).T @ seen.T, reached @ (Vh[:kept].T / roots)
@@ -234,7 +234,7 @@ def _norms(system: System, continuous: bool, points: Array) -> Array:
         try:
             # Broadcast, because numpy 1 takes a matrix beside a batch for a batch of vectors.
             x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
-            norms[part] = np.linalg.norm(C @ x + D, 2, axis=(-2, -1))
+            norms[part] = singular_values(C @ x + D)[..., 0]
         except np.linalg.LinAlgError:
             norms[part] = math.inf
     return norms
@@ -243,4 +243,4 @@ def _norms(system: System, continuous: bool, points: Array) -> Array:
 def _norm(X: Array) -> float:
     if not np.isfinite(X).all():
         return math.nan
-    return float(np.linalg.norm(X, 2)) if X.size else 0.0
+    return float(singular_values(X)[0]) if X.size else 0.0

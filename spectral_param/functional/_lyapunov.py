@@ -69,7 +69,7 @@ from torch import Tensor
 
 from spectral_param._context import solve
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param._scale import balanced, frobenius
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
@@ -299,7 +299,7 @@ def _singular(c: Tensor) -> Tensor:
 
 def contraction_inverse(C: Tensor) -> Tensor:  # (m, n) -> (n, m)
     """Return K of a contraction; singular values above 1 become 1."""
-    U, c, Xh = torch.linalg.svd(C, full_matrices=False)
+    U, c, Xh = decomposed(torch.linalg.svd, C, full_matrices=False)
     return (Xh.mH * _singular(c)) @ U.mH
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.special
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares
 from spectral_param.dynamics._choice.numbers import LUCK, SETTLING
 from spectral_param.dynamics._data.recordings import delayed, side_by_side
 from spectral_param.dynamics._fits.start import longest_span
@@ -65,6 +65,6 @@ def _innovations(signals: list[Array], depth: int) -> list[Array]:
     """Return what the past of so many rows leaves of each signal, 0 where that is rounding."""
     past = [np.hstack([side_by_side(M[:-1], depth), np.ones((len(M) - depth, 1))]) for M in signals]
     after = np.vstack([M[depth:] for M in signals])
-    left = after - np.vstack(past) @ np.linalg.lstsq(np.vstack(past), after, rcond=None)[0]
+    left = after - np.vstack(past) @ least_squares(np.vstack(past), after)
     left[:, left.std(axis=0) <= _TOLD * np.abs(after).max(axis=0)] = 0.0
     return np.split(left, np.cumsum([len(M) for M in past])[:-1])

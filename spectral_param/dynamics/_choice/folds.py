@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spectral_param._matrices import svd
 from spectral_param.dynamics._choice.numbers import EXCITED, LEAD
 from spectral_param.dynamics._data.recordings import Part, Places, side_by_side
 
@@ -82,7 +83,7 @@ def _share(recordings: list[Part], fold: Fold) -> float:
     )
     both = np.vstack([kept, held])
     size = np.sqrt(np.square(both).sum(axis=0))
-    _, s, Vt = np.linalg.svd(both / np.where(size > 0, size, 1), full_matrices=False)
+    _, s, Vt = svd(both / np.where(size > 0, size, 1))
     there = s > _SAME * s.max(initial=0)
     if not there.any():
         return 1.0

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values
 from spectral_param._progress import steps
 from spectral_param.dynamics._choice.dead_time import heard, shifted
 from spectral_param.dynamics._choice.folds import Fold, cut, default_lead, folds_of
@@ -29,7 +29,7 @@ from spectral_param.dynamics._choice.numbers import FEW, LITTLE, PATIENCE, SETTL
 from spectral_param.dynamics._choice.rule import Ranked, columns
 from spectral_param.dynamics._choice.score import Block, error_of, mean_of
 from spectral_param.dynamics._data.recordings import Recording, side_by_side
-from spectral_param.dynamics._data.remarks import require_variation
+from spectral_param.dynamics._data.remarks import AT_REST, require_variation
 from spectral_param.dynamics._fits.both import FilterPoint, Likelihood
 from spectral_param.dynamics._fits.spread import spread_of
 from spectral_param.dynamics._fits.start import longest_span, newest
@@ -70,7 +70,7 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
         raise ValueError(
             f"{_NAME}: expected inputs U that excite {states + 1} successive rows, got some that are "
             "constant, repeat each other, or follow from their last rows, as a sine does. Leave them out, "
-            "pass fewer states, or record with inputs that change at random."
+            f"pass fewer states, or record with inputs that change at random.{AT_REST}"
         )
 
 
@@ -86,7 +86,7 @@ def excited(recordings: list[Rows], most: int, lags: int = 1) -> int:
         stacked = [side_by_side(U, rows) for U in inputs if len(U) >= rows]
         if not stacked:
             return True
-        s = np.linalg.svd(np.vstack(stacked), compute_uv=False)
+        s = singular_values(np.vstack(stacked))
         return len(s) < stacked[0].shape[1] or bool(s[-1] <= _SAME * s[0])
 
     return bisect.bisect_left(range(most), True, key=dependent)
@@ -111,6 +111,7 @@ class Hidden(NamedTuple):
     blocks: list[Block]  # forecasts of rows that were held out
     eigenvalues: Array
     spread: Array  # covariances of real and imaginary part of their logarithms
+    shortfall: float  # by which errors of a regression are smaller
 
 
 def fit_hidden(
@@ -163,7 +164,8 @@ def fit_hidden(
     if "auto" in (states, noise):
         error = None if ranked is None else float(np.exp(ranked.means[order]))
         choice = error, _table(tried, ranked, order)
-    return Hidden(problem.model(point), order, most, choice, blocks, *spread_of(problem, point))
+    found = problem.model(point), order, most, choice, blocks, *spread_of(problem, point)
+    return Hidden(*found, problem.shortfall(point))
 
 
 # The order ----------------------------------------------------------------------------------------------
@@ -171,9 +173,7 @@ def fit_hidden(
 
 def bic(problem: Likelihood, point: FilterPoint, dead: tuple[int, ...]) -> float:
     """Return 2f and the number of unknowns times log N."""
-    n, p, m, of = len(point.A), problem.p, problem.m, problem.options
-    unknowns = n * (p + m + of.filter * p) + p * (p + 1) / 2 + n * len(problem.recordings)
-    unknowns += of.feedthrough * p * m + of.offset * p + sum(d > 0 for d in dead)
+    unknowns = problem.unknowns(point) + sum(d > 0 for d in dead)
     return 2 * point.error + unknowns * float(np.log(problem.rows))
 
 
@@ -184,7 +184,9 @@ def order_of(
 
     Tried are 1, 2, 3, ... states, until three are no better, without dead times and with those that the
     correlations show. The dead times are taken if as many states without them are worse: more states may
-    stand for a dead time. Each is then made shorter by a row as long as that is worth an unknown.
+    stand for a dead time. Where both are tried, feedthrough has to be worse, too: an input that is held for
+    some rows is as alike late as at once. Each is then made shorter by a row as long as that is worth an
+    unknown.
 
     Raises:
         ValueError: If there are too few rows.
@@ -196,7 +198,10 @@ def order_of(
     first = max(map(max, deads), default=0) if deads[0] else 0
     search = _Search(recordings, options, first)
     order, *late = [search.over_states(of, both) for of in deads]
-    if late and search.bic(late[0]) < search.bic(late[0]._replace(dead_time=none)):
+    at_once = (
+        [late[0]._replace(dead_time=none, feedthrough=D) for D in {late[0].feedthrough, both}] if late else []
+    )
+    if late and search.bic(late[0]) < min(map(search.bic, at_once)):
         (order,) = late
         worth = float(np.log(sum(len(Y) for Y, _ in recordings)))
         for j in range(len(none)):

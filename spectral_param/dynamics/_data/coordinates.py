@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, svd
 from spectral_param.dynamics._data.recordings import Part, pairs_of, side_by_side
 
 _NOISE = 1e-6  # of the largest singular value of states: a floor that is smaller is rounding
@@ -37,7 +37,7 @@ class Coordinates(NamedTuple):
                 f"StableLinearModel: expected rank <= {min(X.shape)}, the smaller of the numbers of "
                 f"samples and of state entries, got {rank}."
             )
-        return plain._replace(components=np.linalg.svd(X, full_matrices=False)[2][:rank])
+        return plain._replace(components=svd(X)[2][:rank])
 
     def into(self, rows: Array) -> Array:
         """Return the states of the model, ``(rows - delays + 1, n)``."""

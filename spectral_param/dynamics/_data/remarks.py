@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._data.recordings import Part, Recording, side_by_side
 
 _FAR = 20.0  # means in standard deviations from which on states are far from 0
@@ -19,6 +19,11 @@ _POOR = 0.8  # error of forecasts with inputs from which on a fit says what was 
 _CHANCE = 1.05  # ratio of two errors up to which chance decides
 _SHARE = 0.02  # of the states' squares: transients that tell A and B apart
 _DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
+
+AT_REST = (
+    " If a step or an impulse begins the recording, put rows of rest before it, some more than there are "
+    "states: of the inputs as they were before, and of what was measured then."
+)
 
 
 def remarks_on_columns(rows: list[Array], names: Array | None, offset: bool, rank: int | None) -> list[str]:
@@ -101,7 +106,7 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     H = np.vstack([side_by_side(U, depth) for _, U in long])
     if len(H) < 3 * H.shape[1]:
         return []
-    left, s, _ = np.linalg.svd(H, full_matrices=False)
+    left, s, _ = svd(H)
     found = int((s > _DIRECTIONS * s[0]).sum())
     if found >= n + m:
         return []
@@ -111,7 +116,7 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     rest = rest - left[:, :found] @ (left[:, :found].T @ rest)
     # Transients go on from row to row, noise of the measurements does not.
     x, y = rest[:-1], rest[1:]
-    fitted = x @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
+    fitted = x @ least_squares(x, y, 1e-10)
     if np.square(fitted).sum() > _SHARE * np.square(before / unit).sum():
         return []
     return [
@@ -139,6 +144,20 @@ def remarks_on_most(states: int | None) -> list[str]:
     ]
 
 
+def remarks_on_shortfall(share: float, states: int, chosen: bool, noise: str) -> list[str]:
+    """Return what to say where a regression leaves errors of one step that are smaller by this share."""
+    remedies = [
+        *([] if chosen else ["states='auto'"]),
+        "more states=",
+        *([] if noise == "both" else ["noise='both'"]),
+    ]
+    return [
+        f"a regression on a longer past predicts a step with errors {share:.0%} smaller than this fit of "
+        f"{states} states with noise={noise!r}, which misses a part of what the rows say. Pass "
+        f"{' or '.join(remedies)}."
+    ]
+
+
 def no_better(errors: dict[str, Array]) -> list[str]:
     """Return what to say where a forecast without a model has a smaller mean error."""
     means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
@@ -152,7 +171,7 @@ def no_better(errors: dict[str, Array]) -> list[str]:
     ]
 
 
-def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> list[str]:
+def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int, through: bool) -> list[str]:
     """Return what to say where a fit with inputs explains little of the rows that are held out.
 
     Args:
@@ -160,6 +179,7 @@ def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> l
         chosen: Whether the number of states was chosen.
         offset: Whether the fit has an offset.
         lags: Rows of inputs that act.
+        through: Whether feedthrough was tried.
     """
     mean = float(np.nanmean(error)) if np.isfinite(error).any() else 0.0
     if mean < _POOR:
@@ -169,6 +189,7 @@ def nearly_unexplained(error: Array, chosen: bool, offset: bool, lags: int) -> l
         tried += " and dead times"
     more = [
         *([] if chosen else ["states='auto', which finds the order and dead times"]),
+        *([] if through else ["feedthrough=True for inputs that act at once"]),
         *([] if offset else ["offset=True"]),
         "input_delays=... for inputs that act over many rows" if lags == 1 else "more input_delays",
         "more inputs, if others act",
@@ -186,5 +207,5 @@ def require_variation(name: str, recordings: list[Array]) -> None:
     if constant:
         raise ValueError(
             f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
-            "offset=True fits a constant."
+            f"offset=True fits a constant.{AT_REST if name == 'inputs' else ''}"
         )

@@ -25,6 +25,7 @@ Source of the criterion: Ljung, "System Identification" (1999), sections 7.2 and
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,8 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._fits.chart import Chart, levenberg
+from spectral_param.dynamics._fits.check import SHORT, shortfall
 from spectral_param.dynamics._fits.start import starts_of
 from spectral_param.dynamics._model.hidden import Innovations, Options, Rows
 from spectral_param.dynamics._one_step.eigenvalues import clipped, spectral_radius, within
@@ -42,6 +44,7 @@ _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
 _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
 _MEMORY = 3.0  # A filter remembers if it forgets by a factor of e in more than the rows divided by this.
+_FEW = 8  # Steps for the other kind of noise, of which a start is made.
 _WORTH = 2.0  # Gain of the log likelihood for each direction that is remembered: two standard deviations.
 
 
@@ -86,9 +89,43 @@ class Likelihood:
         return self.model(self.best(n))
 
     def best(self, n: int) -> FilterPoint:
-        """Return the point of this order from the best of its starts."""
-        starts = [self.first(*start) for start in starts_of(self.recordings, n, self.options)]
-        return self.refined(min(starts, key=lambda point: point.error))
+        """Return the point of this order from the best of its starts.
+
+        A few steps of the fit for the other kind of noise make one more start. Slow modes, seen by the
+        longest past alone, are found sooner without a filter, K = 0: noise in the measurements hides them
+        from the gain of a start. Modes that are close to each other are found sooner with one, which takes
+        longer: where a regression predicts far better without.
+        """
+        starts, other = starts_of(self.recordings, n, self.options), self._other()
+        points = [self.first(*start) for start in starts]
+        best = min(points, key=_error)
+        if self.options.filter and best is points[0]:
+            best = min(best, other.refined(min((other.first(*of) for of in starts), key=_error)), key=_error)
+        found = self.refined(best)
+        if not self.options.filter and self.options.again and self.shortfall(found) > SHORT:
+            there = other.refined(min((other.first(*of) for of in starts), key=_error))
+            start = self.point(there.chart, there.C, 0 * there.K, there.noise)
+            if start is not None:
+                found = min(found, self.refined(start), key=_error)
+        return found
+
+    def _other(self) -> Likelihood:
+        """Return the likelihood of the other kind of noise, for a few steps."""
+        other, of = copy.copy(self), self.options
+        few = min(of.max_iter, _FEW)
+        other.options = of._replace(filter=not of.filter, max_iter=few, again=False)
+        return other
+
+    def unknowns(self, point: FilterPoint) -> float:
+        """Return the number of unknowns but for the basis of the states, of first states and covariance."""
+        n, p, of = len(point.A), self.p, self.options
+        unknowns = n * (p + self.m + of.filter * p) + p * (p + 1) / 2 + n * len(self.recordings)
+        return unknowns + of.feedthrough * p * self.m + of.offset * p
+
+    def shortfall(self, point: FilterPoint) -> float:
+        """Return by how much the errors of a regression are smaller, relative to those of the point."""
+        unknowns, n = self.unknowns(point), len(point.A)
+        return shortfall(self.recordings, point.residuals, unknowns, n, self.options)
 
     def model(self, point: FilterPoint) -> Innovations:
         """Return the model in the user's units."""
@@ -166,7 +203,7 @@ class Likelihood:
             bases.append((solve, flat, of))
         linear, target = np.vstack(left), np.concatenate(right)
         size = np.sqrt(np.square(linear).sum(axis=0)) + 1e-300
-        solved = np.linalg.lstsq(linear / size, target, rcond=_LOST)[0] / size
+        solved = least_squares(linear / size, target, _LOST) / size
         e = target - linear @ solved
         first = [solve @ (flat - of @ solved) for solve, flat, of in bases]
         inverse = np.linalg.inv(white)
@@ -263,6 +300,10 @@ class Likelihood:
         return Innovations(*matrices, noise, X.mean(axis=0), np.atleast_2d(np.cov(X.T)))
 
 
+def _error(point: FilterPoint) -> float:
+    return point.error
+
+
 class _Forgetting:
     """The same likelihood, without steps to filters that remember more."""
 
@@ -333,7 +374,7 @@ def _convolved(A: Array, H: Array, M: Array) -> Array:
 
 def basis_of(M: Array) -> tuple[Array, Array]:
     """Return an orthonormal basis of the columns, and the pseudoinverse."""
-    U, s, Vt = np.linalg.svd(M, full_matrices=False)
+    U, s, Vt = svd(M)
     kept = s > _LOST * s[0]
     return U[:, kept], (Vt[kept].T / s[kept]) @ U[:, kept].T
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares, svd
 from spectral_param.dynamics._data.recordings import triangular
 from spectral_param.dynamics._fits.measurement import Model
 from spectral_param.dynamics._one_step.eigenvalues import clipped
@@ -26,7 +26,7 @@ class Pairs:
     def __init__(self, X: Array, Y: Array, U: Array, radius: float) -> None:
         self.radius = radius
         self.X, self.Y, self.U = triangular(X, Y, U)  # of which the products count
-        self.P, self.s, Vt = np.linalg.svd(np.hstack([self.X, self.U]), full_matrices=False)
+        self.P, self.s, Vt = svd(np.hstack([self.X, self.U]))
         self.V = Vt.T
         self.unit = float(np.square(self.X).sum()) / X.shape[1] or 1.0
 
@@ -42,7 +42,7 @@ class Pairs:
             return inside, B
         rows = (ridge * self.unit) ** 0.5 * np.eye(B.shape[1])
         left = np.vstack([self.Y - self.X @ inside.T, np.zeros((len(rows), n))])
-        return inside, np.linalg.lstsq(np.vstack([self.U, rows]), left, rcond=None)[0].T
+        return inside, least_squares(np.vstack([self.U, rows]), left).T
 
     def stable(self, ridge: float, max_iter: int = 8) -> Model:
         """Return the least squares, or if A is not stable the better of the clipped fit and `fit_stable`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values
 
 _STEPS = 1000
 
@@ -55,7 +55,7 @@ def growth_of_powers(A: Array) -> float:
         if not np.isfinite(frobenius):
             return np.inf
         if frobenius > largest:
-            largest = max(largest, float(np.linalg.norm(power, 2)))
+            largest = max(largest, float(singular_values(power)[0]))
         elif frobenius < 1:
             break  # ‖A^(k+j)‖ ≤ ‖Aᵏ‖ ‖Aʲ‖ ≤ ‖Aʲ‖, so no later power is larger.
     return largest

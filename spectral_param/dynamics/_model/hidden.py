@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, singular_values
 from spectral_param.dynamics._data.recordings import delayed, side_by_side
 from spectral_param.dynamics._model.rollout import Noise, driven_states
 
@@ -68,7 +68,7 @@ class Innovations(NamedTuple):
             ValueError: If the outputs do not tell the states apart.
         """
         p, n = self.C.shape
-        if n < p or np.linalg.cond(self.C) > _APART:
+        if n < p or (s := singular_values(self.C))[0] > _APART * s[-1]:
             raise ValueError(
                 f"StableLinearModel: expected rows that move in {p} directions for noise='both', got "
                 "fewer, of a model whose states they do not tell apart. Pass states=, a number below."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares
 from spectral_param.dynamics._model.rollout import driven_states
 from spectral_param.dynamics._model.use import Fitted
 
@@ -96,11 +96,11 @@ class Modes(Fitted):
         inputs = self._inputs(U, len(rows) - 1, method, exact=False)
         A, driven = system.of_one_step(system.driven(inputs)[: len(rows) - system.memory])
         c = system.of_one_step(self.offset_[None])[1][0]
-        center = np.linalg.lstsq(np.eye(len(A)) - A, c, rcond=None)[0]
+        center = least_squares(np.eye(len(A)) - A, c)
         forced = driven_states(A, np.zeros(len(A)), driven - (center - A @ center))
         states = system.states(rows) - center - forced
         first = system.estimated(states, 0 * driven, A)[0][0]
-        return np.linalg.lstsq(self._vectors, first.astype(np.complex128), rcond=None)[0], center, forced
+        return least_squares(self._vectors, first.astype(np.complex128)), center, forced
 
     def _set_spectrum(self) -> None:
         discrete = self.time == "discrete"

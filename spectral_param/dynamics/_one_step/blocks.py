@@ -38,7 +38,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, svd
 
 _ANGLES = np.arange(48) * (np.pi / 48)  # the grid of the search for a corner
 _ITERATIONS = 24
@@ -123,14 +123,14 @@ def _best(
 
 def _with_eigenvalue(L: Array, H: Array, inverse: Array, p: float) -> Array:
     """Return p I plus the best rank-one matrix."""
-    U, s, Vh = np.linalg.svd(H - p * L)
+    U, s, Vh = svd(H - p * L)
     rank_one = s[:, 0, None, None] * U[:, :, :1] * Vh[:, :1, :]
     return p * np.eye(2) + rank_one @ inverse
 
 
 def _with_determinant(H: Array, d: Array) -> list[Array]:
     """Return the stationary points M of ‖M − H‖ with det M = d > 0."""
-    U, s, Vh = np.linalg.svd(H)
+    U, s, Vh = svd(H)
     # Make U and V rotations; the second singular value takes the sign.
     s[:, 1] *= np.sign(_det(U) * _det(Vh))
     U[:, :, 1] *= np.sign(_det(U))[:, None]

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 import torch
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, svd
 from spectral_param._precision import double_device
 from spectral_param._scale import power_of_two
 from spectral_param.dynamics._data.arrays import as_array, require_finite
@@ -281,7 +281,7 @@ def reduce(X: Array, Y: Array, U: Array, ratio: float = 1.0) -> Reduction:
 def _require_full_rank(R: Array, U: Array, ratio: float) -> None:
     """Raise if R, with columns scaled to length one, is singular to working precision."""
     lengths = np.linalg.norm(R, axis=0)
-    _, s, Vh = np.linalg.svd(R / np.where(lengths > 0, lengths, 1))
+    _, s, Vh = svd(R / np.where(lengths > 0, lengths, 1))
     rank = int((s > len(U) * np.finfo(np.float64).eps * s[0]).sum())
     if rank == len(s):
         return

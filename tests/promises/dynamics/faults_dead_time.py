@@ -52,4 +52,25 @@ FAULTS = (
         "rows = shifted(self.recordings, order.dead_time)\n            problem",
         "dead_times",
     ),
+    Fault(
+        "rivals: feedthrough does not compete with a dead time",
+        "spectral_param/dynamics/_choice/order.py",
+        "for D in {late[0].feedthrough, both}]",
+        "for D in {late[0].feedthrough}]",
+        "act_at_once",
+    ),
+    Fault(
+        "unfed: feedthrough is not named where inputs explain little",
+        "spectral_param/dynamics/_data/remarks.py",
+        '*([] if through else ["feedthrough=True for inputs that act at once"]),',
+        "",
+        "names_it",
+    ),
+    Fault(
+        "stepped: a step in the first row is refused without its remedy",
+        "spectral_param/dynamics/_data/remarks.py",
+        "{AT_REST if name == 'inputs' else ''}",
+        "",
+        "rows_of_rest",
+    ),
 )

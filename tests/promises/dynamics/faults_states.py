@@ -59,4 +59,32 @@ FAULTS = (
         "return 2 * point.error",
         "least_bic",
     ),
+    Fault(
+        "nearsighted: no past is longer than the rows that n states need",
+        "spectral_param/dynamics/_fits/start.py",
+        "if span > lengths.max() // 4 or windows",
+        "if span > 2 * n + 10 or windows",
+        "slow",
+    ),
+    Fault(
+        "filterless: a fit with a filter has no start without one",
+        "spectral_param/dynamics/_fits/both.py",
+        "if self.options.filter and best is points[0]:",
+        "if False:",
+        "slow_mode",
+    ),
+    Fault(
+        "apart: a fit without a filter has no start with one",
+        "spectral_param/dynamics/_fits/both.py",
+        "if not self.options.filter and self.options.again and self.shortfall(found) > SHORT:",
+        "if False:",
+        "told_apart",
+    ),
+    Fault(
+        "unsaid: a fit is not compared with a regression",
+        "spectral_param/dynamics/_estimator.py",
+        "if (share := found.shortfall) > SHORT:",
+        "if (share := found.shortfall) > 1:",
+        "regression",
+    ),
 )

@@ -123,7 +123,9 @@ def test_rows_of_inputs_may_be_given(lags, outputs):
     assert not model.dead_time_.any()
     rolled = model.simulate(noisy[:400], 99, U=U[:499])
     assert np.linalg.norm(rolled - Y[400:499]) <= 0.02 * np.linalg.norm(Y[400:499])
-    alone = StableLinearModel(states=outputs).fit(noisy[:400], U=U[:400]).simulate(noisy[:400], 99, U=U[:499])
+    with pytest.warns(UserWarning, match="a regression on a longer past"):
+        blind = StableLinearModel(states=outputs).fit(noisy[:400], U=U[:400])
+    alone = blind.simulate(noisy[:400], 99, U=U[:499])
     assert np.linalg.norm(alone - Y[400:499]) >= 0.1 * np.linalg.norm(Y[400:499])
 
 
@@ -199,3 +201,54 @@ def test_dead_times_of_step_tests_are_found(moved, rows, dead, seed):
         model = StableLinearModel(states="auto", lead=20).fit(y[:, None], U=u[:, None])
     assert model.dead_time_.tolist() == [dead]
     assert model.states_ <= 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "held", "slow", "seed"),
+    [
+        (300, 7, 0.0, 2),
+        pytest.param(500, 20, 0.0, 0, marks=pytest.mark.nightly),
+        pytest.param(300, 7, 0.3, 0, marks=pytest.mark.nightly),
+    ],
+)
+def test_held_inputs_that_act_at_once_are_not_late(rows, held, slow, seed):
+    rng = np.random.default_rng(seed)
+    u = np.repeat(rng.uniform(-1, 1, rows // held + 20), held)[: rows + 100]
+    clean = u + scipy.signal.lfilter([0.0, slow], [1.0, -0.9], u)
+    Y, U = (clean + 0.01 * rng.standard_normal(len(u)))[:, None], u[:, None]
+    model = StableLinearModel(states="auto", lead=30).fit(Y[:rows], U=U[:rows])
+    assert model.feedthrough_
+    assert model.dead_time_.tolist() == [0]
+    forecast = model.forecast(99, U[rows - 1 : rows + 99])[:, 0]
+    assert np.linalg.norm(forecast - clean[rows : rows + 99]) <= 0.03 * np.linalg.norm(
+        clean[rows : rows + 99]
+    )
+
+
+def test_a_fit_without_feedthrough_names_it_where_inputs_explain_little():
+    rng = np.random.default_rng(0)
+    U = rng.standard_normal((300, 1))
+    Y = U + 0.01 * rng.standard_normal(U.shape)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        StableLinearModel(states=1, lead=10).fit(Y, U=U)
+    assert any("feedthrough=True" in str(w.message) for w in caught)
+    model = StableLinearModel(states=1, lead=10, feedthrough=True).fit(Y, U=U)  # the remedy
+    assert model.forecast_error_["model"].max() < 0.02
+
+
+@pytest.mark.parametrize("kind", ["step", "impulse"])
+@pytest.mark.parametrize(
+    "options", [{"states": 2}, {"states": "auto"}, {"states": 2, "noise": "measurement"}]
+)
+def test_a_recording_that_begins_with_a_step_or_an_impulse_needs_rows_of_rest(kind, options):
+    rng = np.random.default_rng(0)
+    U = (np.ones(150) if kind == "step" else np.eye(1, 150)[0])[:, None]
+    Y = scipy.signal.lfilter([0.0, 1.0, 0.5], [1.0, -1.6, 0.9], U, axis=0)
+    Y += 0.01 * Y.std() * rng.standard_normal(Y.shape)
+    with pytest.raises(ValueError, match="put rows of rest before it"):
+        StableLinearModel(**options).fit(Y, U=U)
+    rest = np.zeros((6, 1))
+    model = StableLinearModel(**options).fit(np.vstack([rest, Y]), U=np.vstack([rest, U]))
+    assert model.states_ == 2
+    np.testing.assert_allclose(np.abs(model.eigenvalues_), 0.9**0.5, rtol=5e-3)

@@ -193,6 +193,7 @@ def oven(rows, noise, seed):
     return np.array(Y)[:, None] + noise * rng.standard_normal((rows, 1)), U[:, None]
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 @pytest.mark.parametrize(
     ("rows", "noise", "seed"), [(300, 0.3, 5), pytest.param(420, 0.1, 8, marks=pytest.mark.nightly)]
 )

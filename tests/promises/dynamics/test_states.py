@@ -11,6 +11,7 @@ import scipy.signal
 from benchmarks.problems.states import forecast_error, system
 from spectral_param.dynamics import StableLinearModel, SystemFit
 from tests.messages import refused
+from tests.promises.dynamics.systems import oscillators
 
 EPS = np.finfo(np.float64).eps
 
@@ -391,3 +392,42 @@ def test_too_few_rows_to_choose_the_order_are_said_and_the_remedy_works(states, 
     model = StableLinearModel(states=states).fit(Y[:rows], **given)
     forecast = model.simulate(Y[:rows], 40, **({"U": U} if inputs else {}))
     assert np.abs(forecast - Y[rows:]).max() <= 1e-8 * np.abs(Y).max()
+
+
+@pytest.mark.parametrize("noise", ["both", "measurement"])
+@pytest.mark.parametrize(("period", "rows", "outputs", "seed"), [(500, 1500, 1, 0), (400, 1200, 2, 1)])
+def test_a_sine_slower_than_the_pasts_of_a_start_is_found(noise, period, rows, outputs, seed):
+    rng = np.random.default_rng(seed)
+    Y = np.sin(2 * np.pi / period * np.arange(rows)[:, None] + np.arange(outputs))
+    Y += 0.1 * Y.std(axis=0) * rng.standard_normal(Y.shape)
+    model = StableLinearModel(states=2, noise=noise).fit(Y)
+    # 0.1 √24 / (2π · rows / period · √rows), the bound of Cramér and Rao for a sine, is 7e-4.
+    np.testing.assert_allclose(np.abs(model.frequencies_) * period, 1, atol=5e-3)
+
+
+@pytest.mark.parametrize(("period", "damping", "rows", "seed"), [(600, 0.05, 1500, 0), (300, 0.02, 3000, 1)])
+def test_a_slow_mode_that_inputs_drive_has_its_damping(period, damping, rows, seed):
+    z = np.exp(2 * np.pi / period * (-damping + 1j * np.sqrt(1 - damping**2)))
+    rng = np.random.default_rng(seed)
+    U = rng.standard_normal((rows, 1))
+    Y = scipy.signal.lfilter([0.0, 1.0], [1.0, -2 * z.real, abs(z) ** 2], U, axis=0)
+    Y += 0.03 * Y.std() * rng.standard_normal(Y.shape)
+    model = StableLinearModel(states=2).fit(Y, U=U)
+    np.testing.assert_allclose(model.damping_ratios_, damping, rtol=0.05)
+    np.testing.assert_allclose(model.natural_frequencies_ * period, 1, rtol=0.01)
+
+
+def test_modes_that_are_close_are_told_apart_by_a_fit_of_whole_recordings():
+    rng, t, frequencies = np.random.default_rng(0), 0.02 * np.arange(2000), [0.5, 2.5, 5.0, 7.0, 7.1]
+    y = sum(np.sin(2 * np.pi * f * t + rng.uniform(0, 6)) for f in frequencies)
+    y += 0.2 * y.std() * rng.standard_normal(len(t))
+    model = StableLinearModel(states=10, noise="measurement", dt=0.02).fit(y[:, None])
+    np.testing.assert_allclose(np.sort(model.frequencies_)[5:], frequencies, atol=5e-3)
+
+
+@pytest.mark.parametrize("noise", ["both", "measurement"])
+def test_a_fit_that_misses_what_a_regression_sees_says_so(noise):
+    Y = oscillators(500, 0.05, 1, modes=2)[1][:, :2]
+    with pytest.warns(UserWarning, match="Pass states="):
+        StableLinearModel(states=2, noise=noise).fit(Y)
+    StableLinearModel(states=4, noise=noise).fit(Y)  # the remedy; warnings are errors

@@ -19,9 +19,9 @@ FAULTS = (
     ),
     Fault(
         "free: the gain of the filter counts nothing",
-        "spectral_param/dynamics/_choice/order.py",
-        "n * (p + m + of.filter * p)",
-        "n * (p + m)",
+        "spectral_param/dynamics/_fits/both.py",
+        "n * (p + self.m + of.filter * p)",
+        "n * (p + self.m)",
         "counts_its_unknowns",
     ),
     Fault(

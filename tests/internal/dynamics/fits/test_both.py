@@ -124,7 +124,7 @@ def test_the_refinement_lowers_the_error_of_its_start():
     Y, U, _ = recorded(of, 300, 5)
     options = Options(1.0, True, True, 30)
     problem = Likelihood([(Y, U)], options)
-    first = problem.first(*starts_of(problem.recordings, 3, options)[0])
+    first = problem.first(*starts_of(problem.recordings, 3, options)[1])
     before, after = first.error, problem.refined(first).error
     assert after < before - 0.1
     # The start is consistent: no more than some likelihood of its parameters is left to gain.
