@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, least_squares
 from spectral_param.dynamics._data.recordings import Part, pairs_of
 from spectral_param.dynamics._fits.measurement import Model, Objective, descend, pieces_of
 from spectral_param.dynamics._fits.process import Pairs
+from spectral_param.dynamics._fits.start import longest_span, starts_of
+from spectral_param.dynamics._model.hidden import Options
 
 Baseline = Literal["no change", "drift", "AR(1)"]
 Affine = tuple[Array, Array, Array]  # A, B, c
+
+# The largest condition of an output matrix whose states are measured in other coordinates.
+_CONDITION = 1e6
 
 
 class Candidate(NamedTuple):
@@ -43,9 +49,31 @@ class Recordings:
         return self._affine(pairs.clipped(ridge) if quick else pairs.stable(ridge, max_iter))
 
     def descend(self, ridge: float, models: list[Affine], steps: int, gain: float) -> Affine:
-        """Return the fit of whole recordings, from the best of these models."""
+        """Return the fit of whole recordings, from the best of these models and of those of several rows."""
         aim = Objective(pieces_of(self.parts), self.radius, ridge * self.pairs.unit)
-        return self._affine(descend(aim, [self._centred(model) for model in models], steps, gain))
+        starts = [*map(self._centred, models), *self.of_pasts]
+        return self._affine(descend(aim, starts, steps, gain))
+
+    @functools.cached_property
+    def of_pasts(self) -> list[Model]:
+        """The starts of hidden states, in the coordinates of the measured ones.
+
+        Noise in the measurements shrinks the eigenvalues of a fit to one step, from which a descent may end
+        in a poor minimum. What several rows tell of later ones has none of it. For B one step is enough:
+        inputs and noise are independent.
+        """
+        n, m = len(self.centre), self.m
+        last = np.zeros((1, m))  # Of the last row, from which no step begins.
+        rows = [(Y, np.vstack([U[:, :m], last])) for Y, U in self.parts]
+        if longest_span(rows) < 1:
+            return []
+        X, Y, inputs = pairs_of(self.parts)
+        found = []
+        for A, C, *_ in starts_of(rows, n, Options(self.radius, False, self.offset, 0)):
+            if C.shape == (n, n) and np.linalg.cond(C) < _CONDITION:
+                A = C @ np.linalg.solve(C.T, A.T).T
+                found.append((A, least_squares(inputs, Y - X @ A.T).T))
+        return found
 
     def _baseline(self, name: Baseline) -> Affine:
         n = len(self.centre)

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "shrunk: whole recordings are fitted from models of one step alone",
+        "spectral_param/dynamics/_fits/measured.py",
+        "        starts = [*map(self._centred, models), *self.of_pasts]\n",
+        "        starts = [*map(self._centred, models)]\n",
+        "shrunk_the_modes",
+    ),
+    Fault(
         "adjoint: the gradient of a recording is carried back by A, not its transpose",
         "spectral_param/dynamics/_fits/measurement.py",
         "adjoint = residual[:, k] + adjoint @ A\n",

@@ -29,6 +29,14 @@ def oscillators(rows, noise, seed, modes=4):
     return A, X, X + noise * X.std() * rng.standard_normal(X.shape)
 
 
+@pytest.mark.parametrize(("modes", "seed"), [(2, 3), (3, 0), (3, 2), (3, 7)])
+def test_a_fit_of_whole_recordings_does_not_end_where_noise_has_shrunk_the_modes(modes, seed):
+    A, _, X = oscillators(1000, 0.1, seed, modes)
+    found = np.linalg.eigvals(StableLinearModel(noise="measurement").fit(X).A_)
+    # The error of an eigenvalue is about 0.1/1000^1.5, and times ten for modes that are close.
+    assert max(np.abs(found - value).min() for value in np.linalg.eigvals(A)) < 1e-3
+
+
 def test_a_fit_of_whole_recordings_finds_what_noise_hides_from_one_step():
     A, _, X = oscillators(600, 0.1, 1, modes=2)
     one_step = fit_stable(X[:-1], X[1:])
