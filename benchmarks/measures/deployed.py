@@ -68,7 +68,7 @@ def timed(steps: int, repeats: int) -> Result:
     """
     torch.manual_seed(0)
     rnn = sp.remove(sp.nn.ScoRNN(INPUTS, UNITS)).eval()
-    step, x, h = Step(rnn), torch.randn(steps, 1, INPUTS), torch.zeros(1, 1, UNITS)
+    step, x, h = Step(rnn).eval(), torch.randn(steps, 1, INPUTS), torch.zeros(1, 1, UNITS)
     whole = torch.export.export(rnn, (x,)).module()
     single = torch.export.export(step, (x[0], h)).module()
     calls: dict[str, Callable[[], Tensor]] = {
