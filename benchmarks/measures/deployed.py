@@ -10,6 +10,7 @@ import importlib.util
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ def timed(steps: int, repeats: int) -> Result:
     """
     torch.manual_seed(0)
     rnn = sp.remove(sp.nn.ScoRNN(INPUTS, UNITS)).eval()
-    step, x, h = Step(rnn), torch.randn(steps, 1, INPUTS), torch.zeros(1, 1, UNITS)
+    step, x, h = Step(rnn).eval(), torch.randn(steps, 1, INPUTS), torch.zeros(1, 1, UNITS)
     whole = torch.export.export(rnn, (x,)).module()
     single = torch.export.export(step, (x[0], h)).module()
     calls: dict[str, Callable[[], Tensor]] = {
@@ -109,7 +110,8 @@ def _onnx(rnn: nn.Module, step: nn.Module, x: Tensor, h: Tensor) -> dict[str, Ca
     def session(
         module: nn.Module, values: tuple[Tensor, ...], names: list[str]
     ) -> onnxruntime.InferenceSession:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's exporter uses what torch deprecates.
             path = Path(folder) / "model.onnx"
             how = {"dynamo": True, "input_names": names, "verbose": False}
             torch.onnx.export(module, values, path, external_data=False, **how)

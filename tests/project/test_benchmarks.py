@@ -24,6 +24,7 @@ FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "
 LONG = (
     "choice",
     "cpu",
+    "deployed",
     "device",
     "dynamics",
     "forecasts",
