@@ -12,7 +12,7 @@ from torch import Tensor
 from spectral_param._matrices import Array
 
 # Norms whose squares, and those of their rounding errors, are ordinary numbers in single precision.
-_ORDINARY = (2.0**-40, 2.0**40)
+_SAFE_NORMS = (2.0**-40, 2.0**40)
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
 
@@ -38,7 +38,7 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
     return torch.view_as_complex(parts / scale[..., None])
 
 
-def of_ordinary_size(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
+def rescaled(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
     """Return T divided by the power of two below its largest entry where that is extreme, and the divisor."""
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
@@ -58,7 +58,7 @@ def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, 
     but it does not exceed infinity: undivided norms would let a weight of 1e20 stay where it is.
     """
     norms = _change_and_size(X, Y)
-    low, high = _ORDINARY
+    low, high = _SAFE_NORMS
     if X.is_cpu and all(low < size < high for size in norms[1].reshape(-1).tolist()):
         return norms
     scale = power_of_two_scale(X)

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import precise
-from spectral_param._eigen.triple import Eigentriple, Leader, moved, stacked
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, moved, stacked
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
 # The quantity by which an eigenvalue leads: modulus or real part.
-Height = Literal["modulus", "real"]
+Criterion = Literal["modulus", "real"]
 
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
 _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
@@ -48,54 +48,54 @@ _SOLVES = 2
 _BALANCES = 6
 # If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
 # neither overflow nor underflow.
-_ORDINARY = {
+_SAFE_RANGE = {
     torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
     torch.float64: ((2.0**-320, 2.0**320), 2.0**480),
 }
 
 
-def height_of(eigenvalue: Any, height: Height) -> Any:
+def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
     """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
-    return abs(eigenvalue) if height == "modulus" else eigenvalue.real
+    return abs(eigenvalue) if criterion == "modulus" else eigenvalue.real
 
 
-def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple:  # T: (..., n, n)
+def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
     If several eigenvalues lead, one of them is taken; of a complex conjugate pair, the one in the upper half
     plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
     complex128.
     """
-    return leading_eigentriple(T, height).triple
+    return leading_eigentriple(T, criterion).triple
 
 
-def leading_eigentriple(T: Tensor, height: Height = "modulus") -> Leader:
+def leading_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> LeadingTriple:
     """Return :func:`dominant_eigentriple`, and whether all triples are known to be regular."""
-    return leading_eigentriple_and_values(T, height)[0]
+    return leading_eigentriple_and_values(T, criterion)[0]
 
 
-def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, Array]:
+def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[LeadingTriple, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n, entries = T.shape[-1], in_double(T.detach())
     is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
     if T.ndim == 2 and not is_large:
-        leader, values = _of_one(entries, _scaled_down(entries), None, height, T.dtype)
+        leading, values = _of_one(entries, _scaled_down(entries), None, criterion, T.dtype)
     else:
         matrices = entries.reshape(-1, n, n)
         scales = [_scaled_down(A) for A in matrices]
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
-            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), height)]
+            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), criterion)]
         # One by one, so that the result of a matrix does not depend on the others in the batch.
         pairs = [
-            _of_one(A, scale, tried, height, T.dtype)
+            _of_one(A, scale, tried, criterion, T.dtype)
             for A, scale, tried in zip(matrices, scales, first, strict=True)
         ]
-        leader = stacked([leader for leader, _ in pairs], T.shape[:-2])
+        leading = stacked([leading for leading, _ in pairs], T.shape[:-2])
         values = np.stack([values for _, values in pairs]).reshape(*T.shape[:-2], n)
     if not T.is_cpu:
-        leader = leader._replace(triple=moved(leader.triple, T.device))
-    return leader, values
+        leading = leading._replace(triple=moved(leading.triple, T.device))
+    return leading, values
 
 
 class _Solution(NamedTuple):
@@ -124,27 +124,27 @@ def _scaled_down(A: Array) -> float:
 
 
 def _of_one(
-    A: Array, scale: float, first: _Solution | None, height: Height, dtype: torch.dtype
-) -> tuple[Leader, Array]:
+    A: Array, scale: float, first: _Solution | None, criterion: Criterion, dtype: torch.dtype
+) -> tuple[LeadingTriple, Array]:
     """Return the triple of one matrix, whether it is regular, and all eigenvalues of A.
 
     Args:
         A: The matrix, divided by ``scale``.
         scale: NaN for a matrix that is not finite.
         first: The solution in the precision of T, if that was tried.
-        height: By what an eigenvalue leads.
+        criterion: By what an eigenvalue leads.
         dtype: That of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        solution = None if first is None else _judged(A, first, height, eps)
+        solution = None if first is None else _judged(A, first, criterion, eps)
         if solution is None or not solution.is_proven:
-            solution = _in_double(A, height, eps)
+            solution = _in_double(A, criterion, eps)
         if not solution.is_proven:
-            solution = _proven_in_balance(A, height, eps) or solution
+            solution = _proven_in_balance(A, criterion, eps) or solution
         # If real parts are compared, λ may be zero.
-        (least, most), largest = _ORDINARY[dtype.to_real()]
-        is_ordinary = least < scale < most or (
+        (least, most), largest = _SAFE_RANGE[dtype.to_real()]
+        is_in_range = least < scale < most or (
             least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
         # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
@@ -154,25 +154,27 @@ def _of_one(
         if math.isnan(scale):
             u, v = np.full_like(u, scale), np.full_like(v, scale)
     triple = Eigentriple(torch.from_numpy(eigenvalue), torch.from_numpy(u), torch.from_numpy(v))
-    return Leader(triple, solution.is_proven and is_ordinary), solution.values
+    return LeadingTriple(triple, solution.is_proven and is_in_range), solution.values
 
 
-def _in_double(A: Array, height: Height, eps: float) -> _Solution:
+def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
     """Return the leading eigenvalue by double precision alone."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
         solution = (
-            _by_solves_of_all(torch.from_numpy(A[None]), height)[0] if is_large else _by_solves(A, height)
+            _by_solves_of_all(torch.from_numpy(A[None]), criterion)[0]
+            if is_large
+            else _by_solves(A, criterion)
         )
         # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
         # can undo the first one.
-        judged = _judged(A, solution, height, eps)
+        judged = _judged(A, solution, criterion, eps)
         if judged.is_accurate:
             return judged
-    return _judged(A, _both_vectors(A, height), height, eps)
+    return _judged(A, _both_vectors(A, criterion), criterion, eps)
 
 
-def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solution:
+def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
     """Return what is known of a solution, which may be in single precision; A is not."""
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
@@ -189,7 +191,7 @@ def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solut
         eigenvalue = complex(quotient if eigenvalue.imag or A.dtype.kind == "c" else quotient.real)
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
     defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(Au - number * u)
-    modulus = abs(eigenvalue) if height == "modulus" else 1.0
+    modulus = abs(eigenvalue) if criterion == "modulus" else 1.0
     is_accurate = defect <= rounding * condition and right_defect <= rounding
     is_proven = (
         is_accurate
@@ -203,7 +205,7 @@ def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solut
     return _Solution(values, eigenvalue, u, v / condition if is_proven else unit, is_accurate, is_proven)
 
 
-def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
+def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
     """Return the same for a badly scaled A, from D⁻¹AD; None if nothing is proven in any units.
 
     Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
@@ -218,7 +220,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
             return None
-        solution = _in_double(np.ascontiguousarray(B) / size, height, eps)
+        solution = _in_double(np.ascontiguousarray(B) / size, criterion, eps)
         u, v = solution.right, solution.left
         if solution.is_proven and (turn == 0 or _distance(solution.values, solution.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
@@ -267,7 +269,7 @@ def _times(A: Array, x: Array) -> Array:
     return product
 
 
-def _both_vectors(A: Array, height: Height) -> _Solution:
+def _both_vectors(A: Array, criterion: Criterion) -> _Solution:
     """Return the leading eigenvalue with its vectors from LAPACK's ``geev``."""
     if A.dtype.kind == "c":
         values, left, right, failed = _ZGEEV(A)
@@ -276,19 +278,19 @@ def _both_vectors(A: Array, height: Height) -> _Solution:
         values = real + 1j * imaginary
     if failed:
         raise np.linalg.LinAlgError("LAPACK's geev did not converge.")
-    leader = int(height_of(values, height).argmax())
-    u, v = right[:, leader], left[:, leader]
-    if A.dtype.kind == "f" and imaginary[leader]:
+    index = int(criterion_of(values, criterion).argmax())
+    u, v = right[:, index], left[:, index]
+    if A.dtype.kind == "f" and imaginary[index]:
         # The first of a pair, in the upper half plane. The next column has the imaginary parts.
-        u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
-    return _Solution(values, complex(values[leader]), u, v)
+        u, v = u + 1j * right[:, index + 1], v + 1j * left[:, index + 1]
+    return _Solution(values, complex(values[index]), u, v)
 
 
-def _by_solves(A: Array, height: Height) -> _Solution:
+def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
-    eigenvalue = complex(values[height_of(values, height).argmax()])
+    eigenvalue = complex(values[criterion_of(values, criterion).argmax()])
     is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
     getrf, getrs = _DLU if is_real else _ZLU
     shifted = np.array(A, float if is_real else complex, order="F")
@@ -308,10 +310,10 @@ def _by_solves(A: Array, height: Height) -> _Solution:
     return _Solution(values, eigenvalue, u, v)
 
 
-def _by_solves_of_all(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
+def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
     """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
     values = eigenvalues(T)
-    eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
+    eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     diagonal[diagonal == 0] = torch.finfo(T.dtype).eps

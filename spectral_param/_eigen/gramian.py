@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._eigen import proof
-from spectral_param._eigen.singular import ORDINARY
+from spectral_param._eigen.singular import SAFE_RANGE
 from spectral_param._matrices import Array
 from spectral_param._precision import to_double
 
@@ -58,7 +58,7 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
     H = small[:, k : 2 * k]
     theta, q = np.linalg.eigh((H + H.conj().T) / 2)
     q = q[:, ::-1]
-    if not is_ordinary(float(theta[-1]) * unit):
+    if not is_safe_square(float(theta[-1]) * unit):
         return None
     return Ritz(
         (unit * theta[::-1]).tolist(),
@@ -94,9 +94,9 @@ def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
     return orthonormal(V), float(torch.linalg.matrix_norm(V))
 
 
-def is_ordinary(square: float) -> bool:
-    """Return whether σ² is that of a σ within ``ORDINARY``."""
-    return ORDINARY[0] ** 2 < square < ORDINARY[1] ** 2
+def is_safe_square(square: float) -> bool:
+    """Return whether σ² is that of a σ within ``SAFE_RANGE``."""
+    return SAFE_RANGE[0] ** 2 < square < SAFE_RANGE[1] ** 2
 
 
 def orthonormal(V: Tensor) -> Tensor:

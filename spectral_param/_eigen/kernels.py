@@ -14,8 +14,8 @@ are not asked in most steps: they lie by several moves below the largest.
 
 **Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
 products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
-subtracted from t² before. First t is below B, by the *reserve* of ω, so that b(ω) can grow for some steps:
-the reserve doubles where that succeeds, and is not tried where moves are nearly as large. Else t = B. (One
+subtracted from t² before. First t is below B, by the *slack* of ω, so that b(ω) can grow for some steps:
+the slack doubles where that succeeds, and is not tried where moves are nearly as large. Else t = B. (One
 product G·G, as Gram iteration takes, costs six times as many operations as the factorisation, and leaves a
 factor of n^(1/8).)
 
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import hermitian, symbol
-from spectral_param._eigen.singular import ORDINARY, Norm, Pair, leading_pair, stacked_norms, tall
+from spectral_param._eigen.singular import SAFE_RANGE, Norm, Pair, leading_pair, stacked_norms, tall
 from spectral_param._eigen.solver import Follower, NormFollower, Solver
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
@@ -43,9 +43,9 @@ from spectral_param._scale import divided, power_of_two_scale
 _ENTRIES, _LEAST = 2**18, 16
 # Steps of Lanczos' method to find a larger norm, and what its rounding errors are below.
 _STEPS, _LESS = 24, 2e-6
-# The first reserve, relative to B, and the range. It is tried if it lasts for this many moves. It changes by
+# The first slack, relative to B, and the range. It is tried if it lasts for this many moves. It changes by
 # these factors where it is proven, where it is not, and where it was not tried.
-_RESERVE, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
+_SLACK, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
 _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 # Relative error of the Gram matrix of a move, which is summed in single precision.
 _SUMMED = 1e-5
@@ -54,7 +54,7 @@ _SUMMED = 1e-5
 class KernelFollower(Follower):
     """The leaders of the kernels of one weight. A solver that is never asked keeps nothing."""
 
-    def follow(self, K: Tensor, axes: int) -> symbol.Leader:
+    def follow(self, K: Tensor, axes: int) -> symbol.Peak:
         """Return the leader of each kernel.
 
         Args:
@@ -73,10 +73,12 @@ class KernelFollower(Follower):
         else:
             if len(self._states) != len(kernels):
                 self._states = [_One(self.solver) for _ in kernels]
-            leaders = [one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)]
-            norms, indices = [norm for norm, _ in leaders], [index for _, index in leaders]
+            solutions = [
+                one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)
+            ]
+            norms, indices = [norm for norm, _ in solutions], [index for _, index in solutions]
         pair, bound = stacked_norms(norms, batch)
-        return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
+        return symbol.Peak(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
 
 
 def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (b, i, *Q), (P, axes)
@@ -94,12 +96,12 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (
 
 
 class _Known(NamedTuple):
-    """What is known of a kernel (n, i, *Q) after a step: b and the reserves of all ω, and which leads."""
+    """What is known of a kernel (n, i, *Q) after a step: b and the slacks of all ω, and which leads."""
 
     kernel: Tensor
     upper: Tensor
-    reserve: Tensor
-    leader: int
+    slack: Tensor
+    leading: int
 
 
 class _One:
@@ -112,7 +114,7 @@ class _One:
     def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
         """Return the norm on the grid, and the index of the frequency."""
         known, self.known = self.known, None
-        index = 0 if known is None else known.leader
+        index = 0 if known is None else known.leading
         flat = K.flatten(1)
         if not bool(flat.any() & flat.isfinite().all()):
             pair = leading_pair(tall(symbol.symbol(K, points[index : index + 1])[0]))
@@ -125,14 +127,14 @@ class _One:
             before = known.kernel.to(K.device)
             factor, error = _factor(flat, before.flatten(1), math.prod(K.shape[2:]))
             moves = _moves((K - factor * before) / unit, points) + error / unit
-            search.upper, search.reserve = factor * known.upper / unit + moves, known.reserve
+            search.upper, search.slack = factor * known.upper / unit + moves, known.slack
             moved = float(moves.max())
         search.look(index)
         search.finish(moved)
         assert search.leading is not None
         (sigma, v), _ = search.leading
-        if self.keeps and ORDINARY[0] < unit < ORDINARY[1]:
-            self.known = _Known(K, search.upper * unit, search.reserve, search.index)
+        if self.keeps and SAFE_RANGE[0] < unit < SAFE_RANGE[1]:
+            self.known = _Known(K, search.upper * unit, search.slack, search.index)
         return Norm(Pair(sigma * unit, v), search.proven * unit), search.index
 
 
@@ -162,7 +164,7 @@ class _Search:
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
         self.grams_in_double: _Grams | None = None
         self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
-        self.reserve = torch.full_like(self.upper, _RESERVE)
+        self.slack = torch.full_like(self.upper, _SLACK)
         self.bound = 0.0  # B
         self.leading: Norm | None = None
         self.index = 0
@@ -195,11 +197,11 @@ class _Search:
 
     def _sweep(self, part: Tensor, moved: float) -> None:
         """Bound the norms at frequencies; or make B larger, and one of them the candidate."""
-        tried = self.reserve[part] * self.bound > _WORTH * moved
-        self._prove(part[tried], self.bound * (1 - self.reserve[part[tried]]))
+        tried = self.slack[part] * self.bound > _WORTH * moved
+        self._prove(part[tried], self.bound * (1 - self.slack[part[tried]]))
         proven = self.upper[part] <= self.bound
         factors = torch.where(proven, _PROVEN, torch.where(tried, _FAILED, _UNTRIED))
-        self.reserve[part] = (self.reserve[part] * factors).clamp(*_RANGE)
+        self.slack[part] = (self.slack[part] * factors).clamp(*_RANGE)
         self._prove(part)
         part = self._open(part)
         if not len(part):
@@ -225,7 +227,7 @@ class _Search:
             levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
         # Each number is a sum of ``terms`` products. Rounding errors add up as a random walk does, so this
-        # leaves a reserve.
+        # leaves a slack.
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
         G = self.grams.at(part)
@@ -266,7 +268,7 @@ class _Grams:
         self.kernel, self.points = K, points
         self._asked = 0
         self._lags: tuple[Tensor, ...] | None = None
-        self._room: list[Tensor] = []
+        self._buffers: list[Tensor] = []
 
     def at(self, indices: Tensor) -> Tensor:  # -> (m, n, n)
         """Return G at the frequencies of these indices, valid until the next call."""
@@ -288,10 +290,10 @@ class _Grams:
             G = (torch.polar(torch.ones_like(angle), angle) @ lags[0]).reshape(square)
             return G + G.mH
         # Touching new memory takes longer than the products.
-        if not self._room or len(self._room[0]) < len(angle):
+        if not self._buffers or len(self._buffers[0]) < len(angle):
             parts = [angle.new_empty(len(angle), lags[0].shape[-1]) for _ in range(2)]
-            self._room = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
-        real, imaginary, G = (part[: len(angle)] for part in self._room)
+            self._buffers = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
+        real, imaginary, G = (part[: len(angle)] for part in self._buffers)
         torch.mm(angle.cos(), lags[0], out=real)
         torch.mm(angle.sin(), lags[1], out=imaginary)
         return torch.complex(real, imaginary, out=G).reshape(square)

@@ -41,7 +41,7 @@ from spectral_param._eigen.gramian import (
     beside,
     chebyshev,
     cold_block,
-    is_ordinary,
+    is_safe_square,
     orthonormal,
     random_vectors,
     refreshed,
@@ -65,7 +65,7 @@ POWERS = 4
 # Single precision is not enough for a sum of n entries of which this many rows hold most of the result.
 _NARROW = 8.0
 # Part of the tolerance that a bound may use up before the block is filtered.
-WORN = 0.4
+REFILTER_RATIO = 0.4
 
 
 class State(NamedTuple):
@@ -122,7 +122,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
     if not edge:
         V, edge = cold_block(T, random_vectors(V, V.shape[-1], generator))
         degree, is_stale = 0, False
-        if not is_ordinary(edge):
+        if not is_safe_square(edge):
             return None, None, lost
     for _ in range(ROUNDS):
         Z = random_vectors(V, proof.VECTORS, generator)
@@ -133,15 +133,15 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
         if ritz is None:
             return None, None, lost
         outside, second, upper, next_edge = _audit(ritz, edge, degree, T, gram_error)
-        worn = _worn(upper, ritz.theta[0], T)
+        gap_ratio = _gap_ratio(upper, ritz.theta[0], T)
         # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
-        factor = 1.0 if is_stale or worn > WORN else 0.0
-        if is_stale and worn <= 1:
+        factor = 1.0 if is_stale or gap_ratio > REFILTER_RATIO else 0.0
+        if is_stale and gap_ratio <= 1:
             factor = hermitian.chebyshev(ritz.theta[0] / edge, degree)
         edge = next_edge
         degree, is_stale = _plan(ritz, edge, factor, T)
-        is_stale = is_stale or worn > WORN
-        if worn <= 1:
+        is_stale = is_stale or gap_ratio > REFILTER_RATIO
+        if gap_ratio <= 1:
             degree = min(degree, DEGREES)
             kept = State(V, state.step, degree, is_stale, edge, outside, second)
             return _of_block(T, V, ritz, upper), None, kept
@@ -177,9 +177,9 @@ def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm |
         return None, state
     theta, _, defect, *_ = ritz
     upper = hermitian.block_bound(theta, defect, outside**2)
-    worn = _worn(upper, theta[0], T)
-    state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
-    return (_of_block(T, V, ritz, upper) if worn <= 1 else None), state
+    gap_ratio = _gap_ratio(upper, theta[0], T)
+    state = state._replace(second=_second(theta, defect, outside**2), is_stale=gap_ratio > REFILTER_RATIO)
+    return (_of_block(T, V, ritz, upper) if gap_ratio <= 1 else None), state
 
 
 def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) -> tuple[float, float, State]:
@@ -191,7 +191,7 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
     length = f * sigma
     # Not a power: of a Python number it raises where it overflows.
-    if not (is_ordinary(sigma * sigma) and is_ordinary(length * length)):
+    if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
     if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.
         rest = torch.sub(T, before, alpha=f)
@@ -217,17 +217,18 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         r = z - theta.to(T.dtype) * v
         numbers = torch.stack([theta, (_length(r) / length) ** 2, _narrowness(u)])
         square, defect, narrow = numbers.tolist()
-        if not is_ordinary(square):
+        if not is_safe_square(square):
             break
         upper = hermitian.temple_bound(square, defect, second**2)
-        worn = _worn(upper, square, T)
-        leader = z / _length(z).to(T.dtype)
-        if worn <= 1:
-            return _norm(leader, *_precise(T, v, square, narrow, square, upper))
-        v = leader
-        if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
+        gap_ratio = _gap_ratio(upper, square, T)
+        image = z / _length(z).to(T.dtype)
+        if gap_ratio <= 1:
+            return _norm(image, *_precise(T, v, square, narrow, square, upper))
+        v = image
+        # The next steps reduce the gap by less than this one.
+        if not gap_ratio * (gap_ratio / before) ** left <= 1:
             break
-        before = worn
+        before = gap_ratio
     return None
 
 
@@ -242,7 +243,7 @@ def _second(theta: list[float], defect: Array, b: float) -> float:
     return math.sqrt(hermitian.second_bound(theta, defect, b, rest + (theta[0] - rest) / 8))
 
 
-def _worn(upper: float, top: float, T: Tensor) -> float:
+def _gap_ratio(upper: float, top: float, T: Tensor) -> float:
     """Return the distance of a bound from θ₁ relative to the allowed one."""
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
@@ -299,7 +300,7 @@ def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     residual = math.sqrt(max(0.0, ritz.defect[0, 0].real)) / ritz.theta[0]
     noise = 16 * torch.finfo(T.dtype).eps
     excess = factor * max(0.0, residual - noise) / math.sqrt(2 * tol * (1 - REACH) * (1 - 1 / ratio))
-    is_stale = excess > math.sqrt(WORN)
+    is_stale = excess > math.sqrt(REFILTER_RATIO)
     if is_stale:
         degree = max(degree, math.acosh(max(1.0, math.e * excess)) / math.acosh(2 * ratio - 1))
     return math.ceil(min(degree, DEGREES + 1)), is_stale

@@ -205,7 +205,7 @@ class Inside(NamedTuple):
     dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
     theta: Array  # in descending order of modulus
     products: Array  # s_i r_i
-    leader: float  # |θ_1|, in units of P
+    modulus: float  # |θ_1|, in units of P
 
 
 def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
@@ -221,17 +221,17 @@ def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> I
     except np.linalg.LinAlgError:
         return None
     r, s = residuals(compression, c @ Y, rows.conj().T, theta)
-    leader = float(abs(theta[0]))
-    if not 0 < leader < math.inf:
+    modulus = float(abs(theta[0]))
+    if not 0 < modulus < math.inf:
         return None
-    return Inside(c, dual, theta / leader, r * s / leader**2, leader)
+    return Inside(c, dual, theta / modulus, r * s / modulus**2, modulus)
 
 
 def _inside_to_project_out(
     compression: Compression,
     bases: tuple[Array, Array],
     moduli: Array,
-    log_leader: float,
+    log_modulus: float,
     delta: float,
     root: float,
 ) -> tuple[Inside, float] | None:
@@ -243,7 +243,7 @@ def _inside_to_project_out(
     cuts = [j for j in range(3 * len(moduli) // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
     while cuts:
         inside = _inside(compression, bases, cuts[0])
-        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
+        if inside is not None and abs(math.log(inside.modulus) - log_modulus) <= delta:
             # The largest M allowed, divided by the M expected for a normal A. Others need a multiple of it.
             rest = moduli[cuts]
             allowed = largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
@@ -263,7 +263,7 @@ def audit(
     compression: Compression,
     bases: tuple[Array, Array],
     moduli: Array,
-    log_leader: float,
+    log_modulus: float,
     delta: float,
     generator: torch.Generator,
 ) -> float:
@@ -276,18 +276,18 @@ def audit(
         compression: That of P to R and L.
         bases: Orthonormal coefficients of the Ritz vectors in R and L, the leading ones first.
         moduli: Those of the Ritz values of P, relative to the first one.
-        log_leader: The logarithm of the modulus that is to be proven.
+        log_modulus: The logarithm of the modulus that is to be proven.
         delta: δ.
         generator: Of the random vectors.
     """
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + VECTORS**0.5) / TAU
-    projected = _inside_to_project_out(compression, bases, moduli, log_leader, delta, root)
+    projected = _inside_to_project_out(compression, bases, moduli, log_modulus, delta, root)
     if projected is None:
         return math.inf
     inside, rest = projected
     limit = float(largest_bound(inside.theta, inside.products, delta)[-1])
-    if not (limit > 0 and abs(math.log(inside.leader) - log_leader) <= delta):
+    if not (limit > 0 and abs(math.log(inside.modulus) - log_modulus) <= delta):
         return math.inf
     M = bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
     # (7) is proportional to the product of two residuals.
@@ -317,7 +317,7 @@ def bounded_resolvent(
     onto_left = left.mT
     z = random_rows((VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
-    scale = 1 / (inside.leader * (1 - delta))
+    scale = 1 / (inside.modulus * (1 - delta))
     bounds, powers = [max(1.0, float(np.linalg.norm(inside.c @ inside.dual, 2)))], []
     for products in range(1, min(4 * first, PRODUCTS) + 1):
         z = z @ P.mT

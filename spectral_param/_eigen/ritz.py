@@ -25,7 +25,7 @@ class Ritz:
     right: Array  # coefficients of u, (16,)
     left: Array  # coefficients of v, (16,)
     condition: float  # |vᴴu|
-    shortfall: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
+    log_excess: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
     moduli: list[float]  # of all Ritz values, largest first
     separation: float  # modulus of the first eigenvalue outside the blocks, relative to the dominant one
     bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
@@ -111,7 +111,7 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
         right=y,
         left=z,
         condition=condition,
-        shortfall=_shortfall(abs(eigenvalue), rounding, condition, both, gap, eps),
+        log_excess=_log_excess(abs(eigenvalue), rounding, condition, both, gap, eps),
         moduli=moduli,
         # The last columns have not converged and show moduli that are too small: leave out a quarter.
         separation=moduli[3 * COLUMNS // 4 - 1] / moduli[0] if moduli[0] > 0 else 1.0,
@@ -123,7 +123,7 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
     )
 
 
-def _shortfall(
+def _log_excess(
     modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large.

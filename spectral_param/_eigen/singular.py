@@ -39,7 +39,7 @@ from spectral_param._scale import divided, power_of_two_scale
 
 # If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
 # precision. Outside LAPACK computes it.
-ORDINARY = (2.0**-40, 2.0**40)
+SAFE_RANGE = (2.0**-40, 2.0**40)
 
 
 class Pair(NamedTuple):

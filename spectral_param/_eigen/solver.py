@@ -19,7 +19,7 @@ from spectral_param._eigen import norm, tracking
 from spectral_param._eigen.dense import leading_eigentriple
 from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
 from spectral_param._eigen.singular import Norm, Pair, leading_pair, stacked_norms
-from spectral_param._eigen.triple import Eigentriple, Leader, stacked
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, stacked
 from spectral_param._precision import double_device
 
 
@@ -168,8 +168,8 @@ class RadiusFollower(Follower):
         self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
         FOLLOWERS[self.handle] = self
 
-    def follow(self, T: Tensor) -> Leader:
-        """Return the leader of each matrix.
+    def follow(self, T: Tensor) -> LeadingTriple:
+        """Return the dominant eigentriple of each matrix.
 
         Args:
             T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
@@ -177,10 +177,12 @@ class RadiusFollower(Follower):
         if T.shape[-1] < self.least_size:
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
-        leaders = [Leader(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
+        triples = [LeadingTriple(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
         if type(self.solver) not in (Solver, Tracking):  # These know it.
-            leaders = [Leader(triple, known and _has_squares(triple.eigenvalue)) for triple, known in leaders]
-        return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
+            triples = [
+                LeadingTriple(triple, known and _has_squares(triple.eigenvalue)) for triple, known in triples
+            ]
+        return triples[0] if T.ndim == 2 else stacked(triples, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
         """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""

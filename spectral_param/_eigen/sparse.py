@@ -279,13 +279,13 @@ def _proven(
     dual = inverse @ U.conj().T
     theta, Y = np.linalg.eig(dual @ SV)
     rows = np.linalg.inv(Y)
-    leader = float(np.abs(theta).max())
-    if not leader > 0:
+    modulus = float(np.abs(theta).max())
+    if not modulus > 0:
         return None
     r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
     left = (rows @ inverse).conj().T
     s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
-    limit = proof.largest_bound(theta / leader, r * s / leader**2, TOLERANCE, is_simple=False)[-1]
+    limit = proof.largest_bound(theta / modulus, r * s / modulus**2, TOLERANCE, is_simple=False)[-1]
     expected = _expected(np.abs(theta), len(V))
     if expected > most:
         return None
@@ -293,8 +293,8 @@ def _proven(
     if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     # Up to four times as many, for powers that grow before they decay.
-    M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10))
-    return leader if M * leader <= limit else None
+    M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * modulus, min(most, 4 * expected + 10))
+    return modulus if M * modulus <= limit else None
 
 
 def _expected(moduli: Array, n: int) -> float:

@@ -106,7 +106,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     return torch.complex(real, imaginary)
 
 
-class Leader(NamedTuple):
+class Peak(NamedTuple):
     """Where the symbol of each kernel of a batch is largest.
 
     Attributes:
@@ -120,10 +120,10 @@ class Leader(NamedTuple):
     frequency: Tensor
 
 
-def norm_at(K: Tensor, leader: Leader) -> Tensor:
+def norm_at(K: Tensor, peak: Peak) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
-    pair = Pair(leader.pair.value, leader.pair.vector.to(K.device, K.dtype.to_complex()))
-    return known_norm(tall(symbol(K, leader.frequency)[..., 0, :, :]), pair)
+    pair = Pair(peak.pair.value, peak.pair.vector.to(K.device, K.dtype.to_complex()))
+    return known_norm(tall(symbol(K, peak.frequency)[..., 0, :, :]), pair)
 
 
 def norm_on_grid(K: Tensor, axes: int, recorded: bool) -> tuple[Tensor, float]:

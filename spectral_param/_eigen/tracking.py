@@ -36,16 +36,16 @@ from torch import Tensor
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import leading_eigentriple_and_values
 from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
-from spectral_param._eigen.triple import Eigentriple, Leader
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple
 
 # Columns of each block that are replaced by random ones in each step.
 FRESH = 2
 # By how much a step has to amplify the dominant direction against the rest: little if it starts from the
 # blocks of the last step, much if it starts from random ones.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
-# The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals and aims at
-# residuals e^RESERVE times smaller than required.
-MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
+# The number of sweeps is multiplied by ``sweep_factor``, learnt from the residuals: it aims at residuals that
+# are e^LOG_MARGIN times smaller than required.
+MIN_SWEEP_FACTOR, MAX_SWEEP_FACTOR, LOG_MARGIN = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
 LONGEST_WAIT = 32
@@ -64,7 +64,7 @@ class State:
         separation: Modulus of the first eigenvalue outside the blocks, relative to the dominant one.
         step: Number of calls; the seed of the random directions.
         warm: Whether the blocks belong to a recent matrix.
-        effort: Factor on the number of sweeps.
+        sweep_factor: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
         wait: Number of calls to come without an attempt.
     """
@@ -74,7 +74,7 @@ class State:
     separation: float = 1.0
     step: int = 0
     warm: bool = False
-    effort: float = 1.0
+    sweep_factor: float = 1.0
     failures: int = 0
     wait: int = 0
 
@@ -86,7 +86,7 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
+def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
     """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call."""
     T = T.detach().resolve_conj()
     state = initial_state(T) if state is None else state
@@ -96,7 +96,7 @@ def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
         followed, state = _attempt(T, state, *plan)
         if followed is not None:
             return followed, state
-    leader, values = leading_eigentriple_and_values(T, "modulus")
+    leading, values = leading_eigentriple_and_values(T, "modulus")
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
@@ -104,7 +104,7 @@ def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
     # wait for the next attempt.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
-    return leader, dataclasses.replace(state, separation=outside, wait=wait)
+    return leading, dataclasses.replace(state, separation=outside, wait=wait)
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
@@ -139,9 +139,11 @@ def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
     if state.wait > 0 or not state.separation < 1:
         return None
-    # An effort below 1, learnt from warm blocks, is too small for random ones.
-    effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
-    needed = effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
+    # A factor below 1, learnt from the blocks of the last step, is too small for random blocks.
+    sweep_factor, gain = (
+        (state.sweep_factor, WARM_GAIN) if state.warm else (max(1.0, state.sweep_factor), COLD_GAIN)
+    )
+    needed = sweep_factor * math.log(gain) / -math.log(max(state.separation, 1e-6))
     # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The audit's
     # products cost about as much as the sweeps.
     squaring = len(state.right) / 45
@@ -153,8 +155,8 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Leader | None, State]:
-    """Track the blocks from the last T to this one. The leader is None if no result can be proven."""
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[LeadingTriple | None, State]:
+    """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
         return None, state
@@ -162,7 +164,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
     power = _power(T, squarings)
     generator = torch.Generator().manual_seed(state.step)
     right, left = _with_fresh_rows(state, generator)
-    count, effort, failed_audits = sweeps, state.effort, 0
+    count, sweep_factor, failed_audits = sweeps, state.sweep_factor, 0
     for round_ in range(ROUNDS):
         right = _iterate(right, power.matrix.mT, count - 1)
         left = _iterate(left, power.matrix, count - 1)
@@ -176,43 +178,47 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
             return None, state
         if ritz is None:
             break
-        shortfall = ritz.shortfall
-        if shortfall <= 0:
-            shortfall = max(shortfall, _audit(power, right, left, ritz, compression, sum(log2), generator))
-            failed_audits += shortfall > 0
-        effort = _effort(state, shortfall) if round_ == 0 else effort
-        if shortfall <= 0:
+        log_excess = ritz.log_excess
+        if log_excess <= 0:
+            log_excess = max(log_excess, _audit(power, right, left, ritz, compression, sum(log2), generator))
+            failed_audits += log_excess > 0
+        sweep_factor = _next_sweep_factor(state, log_excess) if round_ == 0 else sweep_factor
+        if log_excess <= 0:
             exponent = math.frexp(entry)[1] if is_divided else 0  # As in _scaled.
             triple, (right, left) = _result((right, left), images[0], ritz, exponent)
-            state = dataclasses.replace(state, right=right, left=left, warm=True, effort=effort, failures=0)
+            state = dataclasses.replace(
+                state, right=right, left=left, warm=True, sweep_factor=sweep_factor, failures=0
+            )
             # A tracked λ is neither zero nor defective.
-            leader = Leader(triple, _REGULAR[0] < entry < _REGULAR[1])
-            return leader, dataclasses.replace(state, separation=ritz.separation)
+            leading = LeadingTriple(triple, _REGULAR[0] < entry < _REGULAR[1])
+            return leading, dataclasses.replace(state, separation=ritz.separation)
         if failed_audits > 1:
             break
-        count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
+        count = _further_sweeps(log_excess, state.separation, power.exponent, sweeps)
         right, left = images[0]
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
-    effort = max(1.0, effort)
+    sweep_factor = max(1.0, sweep_factor)
     # The blocks may lack the direction that leads now, so the next attempt starts from random ones.
-    return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False, effort=effort)
+    return None, dataclasses.replace(
+        state, failures=failures, wait=wait, warm=False, sweep_factor=sweep_factor
+    )
 
 
-def _effort(state: State, shortfall: float) -> float:
-    """Return the effort with which the first round would have been just long enough, with a reserve."""
-    if not math.isfinite(shortfall):
-        return min(MAX_EFFORT, 1.2 * state.effort)
+def _next_sweep_factor(state: State, log_excess: float) -> float:
+    """Return the factor with which the first round would have met the goal of the residuals."""
+    if not math.isfinite(log_excess):
+        return min(MAX_SWEEP_FACTOR, 1.2 * state.sweep_factor)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
-    # Half of the correction, because the shortfall varies from step to step; bounded from below.
-    change = max(shortfall + RESERVE, -gain / 2) / gain / 2
-    return min(MAX_EFFORT, max(MIN_EFFORT, state.effort + change))
+    # Half of the correction, because the excess varies from step to step. Bounded from below.
+    change = max(log_excess + LOG_MARGIN, -gain / 2) / gain / 2
+    return min(MAX_SWEEP_FACTOR, max(MIN_SWEEP_FACTOR, state.sweep_factor + change))
 
 
-def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: int) -> int:
+def _further_sweeps(log_excess: float, separation: float, exponent: int, sweeps: int) -> int:
     """Return the number of sweeps that are still needed."""
     per_sweep = -exponent * math.log(max(separation, 1e-6))
-    needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else sweeps / 2
+    needed = (log_excess + LOG_MARGIN) / per_sweep if math.isfinite(log_excess) else sweeps / 2
     return max(MIN_SWEEPS, math.ceil(min(needed, MAX_SWEEPS)))
 
 
@@ -294,8 +300,8 @@ def _audit(
     """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # θ_1 of P = T^e is λ^e.
-    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
+    log_modulus = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
     moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** power.exponent
     return proof.audit(
-        power.matrix, right, left, compression, ritz.bases, moduli, log_leader, delta, generator
+        power.matrix, right, left, compression, ritz.bases, moduli, log_modulus, delta, generator
     )

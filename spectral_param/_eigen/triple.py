@@ -27,7 +27,7 @@ class Eigentriple(NamedTuple):
     left: Tensor
 
 
-class Leader(NamedTuple):
+class LeadingTriple(NamedTuple):
     """The leading eigentriples of matrices, and whether all of them are known to be regular.
 
     Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
@@ -37,11 +37,11 @@ class Leader(NamedTuple):
     regular: bool
 
 
-def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
-    """Return the leaders of matrices as those of a batch."""
-    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
+def stacked(triples: Sequence[LeadingTriple], batch: torch.Size) -> LeadingTriple:
+    """Return the eigentriples of single matrices as one of a batch."""
+    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in triples), strict=True))
     triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
-    return Leader(triple, all(regular for _, regular in leaders))
+    return LeadingTriple(triple, all(regular for _, regular in triples))
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:

@@ -33,7 +33,7 @@ from spectral_param.functional._rooms import Attempt, nearest
 
 # By how much the gain of a weight is moved below the bound: the first that is enough for its proof. A weight
 # outside is moved by at least 1e-6, because the map is flat on the bound.
-_ROOMS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
+_MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
 _INSIDE = 1e-6
 # To how many digits the gain of a weight is known.
 _KNOWN = 1e-9
@@ -244,18 +244,18 @@ class BoundedGain(Searched):
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
 
-        def attempts(room: float) -> Iterator[Attempt]:
-            root = math.sqrt((1 - room) / max(gain, 1 - room))
+        def attempts(margin: float) -> Iterator[Attempt]:
+            root = math.sqrt((1 - margin) / max(gain, 1 - margin))
             inner = V * block_scales(V, n, 1.0, root, root)
-            for K, T in originals(inner, n, min(gain, 1 - room), eps):
+            for K, T in originals(inner, n, min(gain, 1 - margin), eps):
                 K, T = K.to(dtype), (T / d).to(dtype)
                 W = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
                 W = in_units(to_double(W) / block_scales(V, n, self.radius, 1.0, self.gain), d)
                 error = max(change(W, inner, n), change(in_units(W, 1 / d), in_units(inner, 1 / d), n))
-                moved = 0.0 if room <= max(_INSIDE, rounding) else room + error
-                yield Attempt((K, T, moved), error, error <= max(room, rounding))
+                moved = 0.0 if margin <= max(_INSIDE, rounding) else margin + error
+                yield Attempt((K, T, moved), error, error <= max(margin, rounding))
 
-        best = nearest((0.0, attempts(room)) for room in _ROOMS[is_outside:])
+        best = nearest((0.0, attempts(margin)) for margin in _MARGINS[is_outside:])
         if best is None or not best.is_good:
             exact = "" if dtype == torch.float64 else ", or in float64"
             raise InManifoldError(

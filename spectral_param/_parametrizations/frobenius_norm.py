@@ -169,7 +169,7 @@ class FrobeniusNorm(Measured):
         distance, resolution = super()._judged(W, measured, eps)
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
-    def near(self, W: Tensor, leader: None = None) -> Tensor:
+    def near(self, W: Tensor, solution: None = None) -> Tensor:
         """Return the nearest members; a zero slice stays."""
         return self._near(W, 0.0)
 

@@ -37,7 +37,7 @@ Metric = Literal["full", "diagonal"]
 
 # By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
 # will do.
-_ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+_MARGINS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 # By which part of what it exceeds an abscissa by a weight is moved beyond the bound.
 _INSIDE = 0.01
 
@@ -201,7 +201,7 @@ class LyapunovForm(Searched, Bounded):
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
-        triple, size = self._leader(W)
+        triple, size = self._leading(W)
         bound = self._bound_at(W, size)
         excess = size - bound
         excess = torch.where(excess > rounding_tolerance(W, triple, eps), excess, 0)
@@ -212,20 +212,20 @@ class LyapunovForm(Searched, Bounded):
         """Return which matrices are within the bounds, those without a quadratic form among them."""
         if self._is_diagonal() or self.growth is not None:
             return distance <= 0
-        size = self._leader(W)[1]
+        size = self._leading(W)[1]
         return size <= self._bound_at(W, size)
 
-    def _leader(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
+    def _leading(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
         """Return the triple whose eigenvalue is bounded, and the radius or abscissa."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
-    def moved_inside(self, W: Tensor, room: float) -> Tensor:
+    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
         """Return matrices nearer to 0, in continuous time also to the left."""
-        inner = (1 - room) * W
+        inner = (1 - margin) * W
         if self.abscissa is None:
             return inner
-        shift = room * frobenius(W) * identity_like(W)
+        shift = margin * frobenius(W) * identity_like(W)
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -347,13 +347,13 @@ class LyapunovForm(Searched, Bounded):
                 least = min(least, error)
                 yield Attempt(original, rounded, error <= close and rounded <= 10 * close)
 
-        def rooms() -> Iterator[tuple[float, Iterator[Attempt]]]:
-            for room in _ROOMS:
-                shift = room * frobenius(V) * identity_like(V)
-                inner = V * (1 - room) if self.abscissa is None else V - shift
+        def at_margins() -> Iterator[tuple[float, Iterator[Attempt]]]:
+            for margin in _MARGINS:
+                shift = margin * frobenius(V) * identity_like(V)
+                inner = V * (1 - margin) if self.abscissa is None else V - shift
                 yield float((inner - V).abs().max()), attempts(inner)
 
-        best = nearest(rooms())
+        best = nearest(at_margins())
         return (V.new_empty(0) if best is None else best.originals), least
 
     def _read(self, X: Tensor) -> Tensor:

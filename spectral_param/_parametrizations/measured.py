@@ -21,12 +21,12 @@ class Measurement(NamedTuple):
     Attributes:
         size: Of each matrix.
         rounding: How far rounding errors of the entries move the size.
-        leader: What :meth:`Measured.made` takes for these matrices, if it is known.
+        solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
     """
 
     size: Tensor
     rounding: Tensor | float
-    leader: Any = None
+    solution: Any = None
 
 
 class Measured(Bounded):
@@ -47,8 +47,8 @@ class Measured(Bounded):
         """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
         raise NotImplementedError
 
-    def made(self, T: Tensor, leader: Any) -> Map:
-        """Return T scaled or shifted to the bound, by the leader that :meth:`measure` has found of T."""
+    def made(self, T: Tensor, solution: Any) -> Map:
+        """Return T scaled or shifted to the bound, by the solution that :meth:`measure` found for T."""
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
@@ -77,17 +77,17 @@ class Measured(Bounded):
     def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W with members in the place of matrices outside, which are measured once."""
         measured = self.measure(W, eps)
-        near = functools.partial(self.near, leader=measured.leader)
+        near = functools.partial(self.near, solution=measured.solution)
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
-    def near(self, W: Tensor, leader: Any = None) -> Tensor:
+    def near(self, W: Tensor, solution: Any = None) -> Tensor:
         """Return matrices scaled or shifted as a read does; where rounding explains that, as they are.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
-            leader: What :meth:`measure` has found of them, if it has.
+            solution: The field of the measurement of W, if W has been measured.
         """
-        made = (self.evaluate(W) if leader is None else self.made(W, leader)).value
+        made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
         return torch.where(self._stays(W, made)[..., None, None], W, made)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:

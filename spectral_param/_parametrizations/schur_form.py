@@ -319,15 +319,15 @@ class SchurForm(Searched):
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
         return sign * torch.hypot(blocks.real, blocks.imag), theta
 
-    def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
-        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - room`` of the bound."""
+    def _moved_inside(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
+        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - margin`` of the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
-            target = self.abscissa - room * modulus
+            target = self.abscissa - margin * modulus
             return blocks._replace(real=torch.where(blocks.real > self.abscissa, target, blocks.real))
         if self.radius is None:
             return blocks
-        factor = torch.where(modulus > self.radius, (1 - room) * self.radius / modulus, 1)
+        factor = torch.where(modulus > self.radius, (1 - margin) * self.radius / modulus, 1)
         return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
     def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
@@ -340,7 +340,7 @@ class SchurForm(Searched):
         distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
         outside = distance > self._eigenvalue_tolerance(W, distance, eps)
         excess = torch.where(outside, distance, 0).amax(dim=-1)
-        farther = self._moved_inside(blocks, room=1 - _INSIDE)
+        farther = self._moved_inside(blocks, margin=1 - _INSIDE)
         moved = moved._replace(
             real=torch.where(outside, farther.real, moved.real),
             imag=torch.where(outside, farther.imag, moved.imag),
@@ -354,8 +354,8 @@ class SchurForm(Searched):
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
         # Relative distance from the bound, where the map is not invertible, that rounding needs.
-        room = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
-        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
+        margin = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
+        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - margin)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
         moved = scale_departure(moved, torch.where(ratio > 0, factor, 1))
         return moved, torch.maximum(excess, beyond.reshape(excess.shape))

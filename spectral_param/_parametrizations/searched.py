@@ -12,7 +12,7 @@ from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_tuple
 
 # By which part a matrix is moved towards the middle of the set: the first that is enough.
-_ROOMS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
+_MARGINS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
 # Registration warns of a member of which an entry moves by more than this part of the largest one.
 _NOTICED = 1e-3
 
@@ -39,8 +39,8 @@ class Searched(Parametrization):
         The search may find no originals of a matrix on the boundary, although the map has just made it.
         """
         eps = self._eps_of(W)
-        for room in _ROOMS:
-            originals, _ = self.search(self.moved_inside(W, room), eps)
+        for margin in _MARGINS:
+            originals, _ = self.search(self.moved_inside(W, margin), eps)
             member = self.evaluate(*as_tuple(originals)).value
             if not bool((self.search(member, eps)[1] > 0).any()):
                 break
@@ -50,9 +50,9 @@ class Searched(Parametrization):
         """Return why no optimizer can hold a weight: the search is slow, and a member lies inside the set."""
         return by_map_alone(self)
 
-    def moved_inside(self, W: Tensor, room: float) -> Tensor:
+    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
         """Return matrices nearer to the middle of the set by this part, for :meth:`near`."""
-        return (1 - room) * W
+        return (1 - margin) * W
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the originals that are found."""

@@ -111,8 +111,8 @@ class SingularValues(Searched):
         """
         U, sigma, Vh, excess = self._decomposed(W, eps)
         t = (sigma - self.center) / self.margin
-        room = self._eps_of(W)
-        t = torch.where(excess > 0, EDGE * t.sign(), t).clamp(-1 + room, 1 - room)
+        rounding = self._eps_of(W)
+        t = torch.where(excess > 0, EDGE * t.sign(), t).clamp(-1 + rounding, 1 - rounding)
         left, right = as_tuple(self.left.invert(U)), as_tuple(self.right.invert(Vh.mH))
         return (*left, *right, 2 * torch.atanh(t)), excess.amax(dim=-1)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._eigen.dense import leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
-from spectral_param._eigen.triple import Leader, is_degenerate, rounding_tolerance
+from spectral_param._eigen.triple import LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound
@@ -74,9 +74,9 @@ class SpectralAbscissa(Measured):
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
         return self.made(T, leading_eigentriple(T, "real"))
 
-    def made(self, T: Tensor, leader: Leader) -> Map:
+    def made(self, T: Tensor, solution: LeadingTriple) -> Map:
         """Return the same, by the leading eigentriples."""
-        triple, regular = leader
+        triple, regular = solution
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
         bound = self._bound_for(T)
@@ -131,9 +131,9 @@ class SpectralAbscissa(Measured):
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral abscissa, and the rounding error of an eigenvalue."""
-        leader = leading_eigentriple(W, "real")
-        triple = leader.triple
-        return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), leader)
+        solution = leading_eigentriple(W, "real")
+        triple = solution.triple
+        return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
         # Other entries may be much larger than the diagonal, and than the eigenvalues.

@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.singular import ORDINARY, Norm, divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import SAFE_RANGE, Norm, divided_by_norm, norm, recorded_norm, tall
 from spectral_param._eigen.singular import tolerance as followed_tolerance
 from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
@@ -125,12 +125,12 @@ class SpectralNorm(Measured):
         """Return c T/‖T‖, or T where the mode does not scale."""
         return self.made(T, self._followed(T))
 
-    def made(self, T: Tensor, leader: Norm | symbol.Leader) -> Map:
+    def made(self, T: Tensor, solution: Norm | symbol.Peak) -> Map:
         """Return the same, by the norms."""
-        bound, sigma = leader.bound, leader.pair.value
+        bound, sigma = solution.bound, solution.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
-        low, high = ORDINARY
+        low, high = SAFE_RANGE
         if not all(low < size < high for size in sigma.reshape(-1).tolist()):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
@@ -145,11 +145,11 @@ class SpectralNorm(Measured):
             if not bool(active.any()):
                 return unchanged(T)
         c = c * (sigma / bound)
-        if isinstance(leader, symbol.Leader):
-            known = leader
+        if isinstance(solution, symbol.Peak):
+            known = solution
             divided_map = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), known)), T)
         else:
-            divided_map = divided_by_norm(T, leader.pair, c)
+            divided_map = divided_by_norm(T, solution.pair, c)
         if self.mode == "equal" or bool(active.all()):
             return divided_map
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
@@ -183,20 +183,20 @@ class SpectralNorm(Measured):
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return a proven bound of the norm, and by how much it may be above."""
         # A copy: the caller may change W later, and the follower keeps what it is given.
-        leader = self._followed(W.detach().clone())
+        solution = self._followed(W.detach().clone())
         error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:
             # A norm that is followed lies by so much below the bound that W is divided by.
             error += 2 * followed_tolerance(W.dtype)
-        return Measurement(leader.bound, error * leader.bound, leader)
+        return Measurement(solution.bound, error * solution.bound, solution)
 
-    def near(self, W: Tensor, leader: Norm | symbol.Leader | None = None) -> Tensor:
+    def near(self, W: Tensor, solution: Norm | symbol.Peak | None = None) -> Tensor:
         """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
         if self.mode != "at_most" or self._is_convolution():
-            return super().near(W, leader)
-        leader = leader or self._followed(W.detach().clone())
-        c = self._bound_at(W, leader.bound)
-        if not bool(self._active(leader.bound, W, c).any()):
+            return super().near(W, solution)
+        solution = solution or self._followed(W.detach().clone())
+        c = self._bound_at(W, solution.bound)
+        if not bool(self._active(solution.bound, W, c).any()):
             return W
         # What rounding leaves above the bound is scaled.
         return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
@@ -242,7 +242,7 @@ class SpectralNorm(Measured):
         """Return the arguments, for ``repr``."""
         return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
-    def _followed(self, T: Tensor) -> Norm | symbol.Leader:
+    def _followed(self, T: Tensor) -> Norm | symbol.Peak:
         """Return the norms of matrices, or of convolutions, with proven bounds."""
         if not self._is_convolution():
             return self.tracking.follow(tall(T))

@@ -15,13 +15,13 @@ from spectral_param._eigen import proof
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.solver import Name, RadiusFollower, Solver
-from spectral_param._eigen.triple import Eigentriple, Leader, is_degenerate, rounding_tolerance
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._scale import divided, of_ordinary_size
+from spectral_param._scale import divided, rescaled
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -124,9 +124,9 @@ class SpectralRadiusNorm(Measured):
             return unchanged(T)
         return self.made(T, self.tracking.follow(self._measured(T)))
 
-    def made(self, T: Tensor, leader: Leader) -> Map:
+    def made(self, T: Tensor, solution: LeadingTriple) -> Map:
         """Return the same, by the dominant eigentriples."""
-        triple, regular = leader
+        triple, regular = solution
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if not regular:
@@ -158,7 +158,7 @@ class SpectralRadiusNorm(Measured):
     def _evaluate_any(self, T: Tensor, triple: Eigentriple) -> Map:
         """Return the same where a matrix may have an extreme size, or no derivative."""
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-        _, scale = of_ordinary_size(T)
+        _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
         # A device is asked once. Its doubts are about a T of ordinary size.
         is_extreme, *doubts = torch.stack(
@@ -209,14 +209,14 @@ class SpectralRadiusNorm(Measured):
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale."""
         if self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
-            S, scale = of_ordinary_size(T.detach())
+            S, scale = rescaled(T.detach())
             self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
         return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
 
     def _quotient(
         self, T: Tensor, radius_of: Callable[[Tensor], Tensor], active: Tensor | None, bound: Tensor
     ) -> Tensor:
-        S, scale = of_ordinary_size(T)
+        S, scale = rescaled(T)
         A, scale = self._measured(S), scale[..., 0, 0]
         rho = radius_of(A)
         active = self._active((rho * scale).detach(), T) if active is None else active
@@ -240,12 +240,12 @@ class SpectralRadiusNorm(Measured):
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral radius, and the rounding error of an eigenvalue."""
-        S, scale = of_ordinary_size(W)
+        S, scale = rescaled(W)
         A = self._measured(S)
-        leader = self.tracking.follow(A)
-        triple, is_scaled, scale = leader.triple, bool((scale != 1).any()), scale[..., 0, 0]
+        solution = self.tracking.follow(A)
+        triple, is_scaled, scale = solution.triple, bool((scale != 1).any()), scale[..., 0, 0]
         rounding = scale * rounding_tolerance(A, triple, eps)
-        return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else leader)
+        return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return T = W, scaled if W is outside at registration, where the latches of such matrices close."""

@@ -35,15 +35,15 @@ def run(cell: Cell, rows: Rows) -> Result:
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
     compiled = is_compiled()
-    ordinary = compiled or is_plain(*(tensors if b is None else [*tensors, b]))
+    untransformed = compiled or is_plain(*(tensors if b is None else [*tensors, b]))
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
     fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
     if fits and b is not None:
         real = x.is_complex() and cell.nonlinearity == "modrelu"
         fits = b.dtype == (x.real.dtype if real else x.dtype)
-    if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
+    if not (untransformed and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
         with autocast_off(x):
-            if ordinary and not compiled and rows.checkpoint_every is not None:
+            if untransformed and not compiled and rows.checkpoint_every is not None:
                 return rnn_checkpointed(cell, rows)
             output, last = rnn_reference(cell, rows)
         return output if rows.return_output else None, last

@@ -150,9 +150,9 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
     ended = []
     state, kept = h0, 0
     for segment in plan.segments:
-        room = slice(0, segment.length)
-        h = states[segment.rows if has_all else room]
-        m = None if moduli is None else moduli[segment.rows if keeps_all else room]
+        buffer = slice(0, segment.length)
+        h = states[segment.rows if has_all else buffer]
+        m = None if moduli is None else moduli[segment.rows if keeps_all else buffer]
         steps.run(x[segment.rows], state, segment.sizes, h, m)
         for rows, _ in ends(segment):
             ended.append(h[rows] if has_all else h[rows].clone())  # The next segment overwrites the buffer.
@@ -303,8 +303,8 @@ class Forward:
         if self.has_moduli:
 
             def complex_modrelu_(z: Tensor, modulus: Tensor | None) -> None:
-                room = torch.abs(z, out=modulus)
-                z.sgn_().mul_((room + b).relu_())
+                modulus = torch.abs(z, out=modulus)
+                z.sgn_().mul_((modulus + b).relu_())
 
             return complex_modrelu_
         if b.is_cpu and bool(b.amax() <= 0):
@@ -346,8 +346,8 @@ class Backward:
         self._weight_hh = W.conj().resolve_conj()
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
-        room = longest, W.shape[-1]
-        self._delta, self._factor = x.new_empty(room), x.new_empty(room)
+        shape = longest, W.shape[-1]
+        self._delta, self._factor = x.new_empty(shape), x.new_empty(shape)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
         self.start: Tensor | None = None
         self.weight_ih_T: Tensor | None = None
@@ -389,9 +389,9 @@ class Backward:
                 delta[rows] += g_last[sequences]
         if self.start is not None:
             _last_step(segment, delta).add_(self.start)
-        room = self._factor[: segment.length]
+        buffer = self._factor[: segment.length]
         conjugates = None if moduli is None else torch.empty_like(delta)
-        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, room), segment.sizes)
+        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, buffer), segment.sizes)
 
         first = segment.sizes[0]
         self.start = None
@@ -409,9 +409,9 @@ class Backward:
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
                 # Not from δ, where the part orthogonal to u can be so large that the part along u is lost.
-                delta = torch.sgn(h, out=room).mul_(conjugates).real
+                delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
-                delta = torch.sgn(h, out=room).mul_(delta)
+                delta = torch.sgn(h, out=buffer).mul_(delta)
             total = delta.sum(dim=0)
             self.bias = total if self.bias is None else self.bias.add_(total)
 

@@ -88,16 +88,16 @@ def comparison_root(layers: Sequence[Layer], goal: float | None = None, start: A
         start: A d. The rate is at most that of this one.
     """
     size = sum(len(layer.linear) for layer in layers)
-    room = 1 + (2 * sum(layer.linear.shape[1] for layer in layers) + 40) * _EPS
+    rounding = 1 + (2 * sum(layer.linear.shape[1] for layer in layers) + 40) * _EPS
     best = Root(np.inf, np.ones(size))
     with np.errstate(all="ignore"):
         for d in [np.ones(size)] if start is None else [start / start.max(), np.ones(size)]:
-            found = _searched(layers, d, None if goal is None else goal / room, room)
+            found = _searched(layers, d, None if goal is None else goal / rounding, rounding)
             best = min(best, found, key=lambda root: root.rate)
-    return Root(best.rate * room, best.scaling)
+    return Root(best.rate * rounding, best.scaling)
 
 
-def _searched(layers: Sequence[Layer], d: Array, goal: float | None, room: float) -> Root:
+def _searched(layers: Sequence[Layer], d: Array, goal: float | None, rounding: float) -> Root:
     """Return the least rate and its d after Noda's iteration, without room for rounding.
 
     A step is d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d. Where it does not lower σ,
@@ -110,7 +110,7 @@ def _searched(layers: Sequence[Layer], d: Array, goal: float | None, room: float
         rate, x = float((values / d).max()), np.full(len(d), np.nan)
         if rate < best.rate * (1 - 1e-14):
             best, values_of_best, is_safe = Root(rate, d), values, False
-            if goal is not None and (rate <= goal or float((values / d).min()) > goal * room**2):
+            if goal is not None and (rate <= goal or float((values / d).min()) > goal * rounding**2):
                 break
             floor = _FLOOR * rate
             shifted = np.diag(np.full(len(d), (rate + floor) * (1 + 4 * _EPS))) - B - floor / len(d)

@@ -77,7 +77,7 @@ def _half_log(condition: float) -> float:
 def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Map:
     """Return :func:`contracting` of an ordinary tensor."""
     exact = to_double(X)
-    W, *found = _value(exact, rate / _room(X, eps), condition)
+    W, *found = _value(exact, rate / _rounding_factor(X, eps), condition)
     if exact is not X:
         W = W.to(X.dtype)
         if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
@@ -101,7 +101,7 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
     """
     exact = to_double(X)
     d = log_coordinates(exact[..., -1, :], condition)
-    W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _room(X, eps))
+    W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _rounding_factor(X, eps))
     return to_like(W, X)
 
 
@@ -128,7 +128,7 @@ def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (...,
     return (factor * scales) / scales.mT
 
 
-def _room(X: Tensor, eps: float) -> float:
+def _rounding_factor(X: Tensor, eps: float) -> float:
     n = X.shape[-1]
     return 1 + eps * n**0.5 + 4 * n * _EPS
 
@@ -174,7 +174,7 @@ def _pull_back(
 # The way back: one given matrix, in double precision --------------------------------------------------
 
 # By how much a weight is moved inside, relatively.
-_ROOMS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
+_MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
 # Conditions of Θ, beside the largest, at which rounding does little. At the last Θ is the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
@@ -184,7 +184,7 @@ class _Attempt(NamedTuple):
 
     Attributes:
         beyond: What V misses in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
-        meant: V, moved to the bound if it is outside, and inside by a room.
+        meant: V, moved to the bound if it is outside, and inside by a margin.
         original: The original of that.
     """
 
@@ -197,11 +197,11 @@ def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dty
     """Return the [K; θ] in ``dtype`` whose map is nearest to V, and by how much ‖ΘVΘ⁻¹‖ > 1 for all Θ."""
     exact = torch.from_numpy(V)
 
-    def attempt(d: Array, room: float) -> _Attempt:
+    def attempt(d: Array, margin: float) -> _Attempt:
         A = torch.from_numpy(scaled(V, np.exp(d)))
         norm = float(torch.linalg.matrix_norm(A, 2))
-        divisor = max(1.0, norm / (1 - room))
-        K = lyapunov.contraction_inverse(A / divisor * _room(A, eps))
+        divisor = max(1.0, norm / (1 - margin))
+        K = lyapunov.contraction_inverse(A / divisor * _rounding_factor(A, eps))
         return _Attempt(norm - 1, exact / divisor, torch.cat([K, _row(d, condition)]))
 
     def image(X: Tensor) -> Tensor:
@@ -219,11 +219,11 @@ def dissipative_inverse(
     """
     exact = torch.from_numpy(V)
 
-    def attempt(d: Array, room: float) -> _Attempt:
+    def attempt(d: Array, margin: float) -> _Attempt:
         A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
         values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
         mu, size = -float(values[0]), float(frobenius(A))
-        shift = max(0.0, mu + room * size)
+        shift = max(0.0, mu + margin * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
         root = (vectors * (values + shift - rounding).clamp(min=0).sqrt()) @ vectors.mT
         # Θ²V = ΘAΘ. Y = root Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 would square the condition.
@@ -250,7 +250,7 @@ def _nearest(
 
     The most extreme Θ has the least norm, but multiplies rounding errors of the original by its condition.
     Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that cancel in C.
-    So smaller conditions and some room are tried, too, and compared by what the map makes of the rounded
+    So smaller conditions and some margin are tried, too, and compared by what the map makes of the rounded
     original: its distance from V, and that from what was meant, by which its own value moves if assigned.
     """
     exact = torch.from_numpy(V)
@@ -268,15 +268,15 @@ def _nearest(
         error = float((W - exact).abs().max() + (W - meant).abs().max())
         yield Attempt(X, error, error <= goal)
 
-    def rooms(d: Array) -> Iterator[tuple[float, Iterator[Attempt]]]:
+    def at_margins(d: Array) -> Iterator[tuple[float, Iterator[Attempt]]]:
         for limit in (math.inf, condition, *_CONDITIONS):
             if limit <= condition:
                 d = least(V, limit).log if limit > 1 else np.zeros(len(V))
-            for room in _ROOMS:
-                _, meant, X = attempt(d, room)
+            for margin in _MARGINS:
+                _, meant, X = attempt(d, margin)
                 yield float((meant - exact).abs().max()), attempts(meant, X)
 
-    best = nearest(rooms(d))
+    best = nearest(at_margins(d))
     assert best is not None
     return best.originals, beyond
 

@@ -257,9 +257,9 @@ def _joined(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> tuple[A
 
 def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
     """Add the derivatives of -Σ log(1 - d_i²/c²)."""
-    room, n = c**2 - d * d, len(d)
-    gradient[:n] += 2 * d / room
-    hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
+    inside, n = c**2 - d * d, len(d)
+    gradient[:n] += 2 * d / inside
+    hessian.flat[: n * (n + 2) : n + 2] += 2 / inside + 4 * d * d / inside**2
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:

@@ -44,7 +44,7 @@ _BISECTIONS, _STEPS = 30, 40
 _REACH = 11.5
 # By how much recurrent weights are scaled further: layers in a row that all reach a rate have a common one
 # that is a little larger.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+_MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 #: X ``(n, k)`` and log d ``(n,)`` -> h ``(n,)``.
 Growth = Callable[[Tensor, Tensor], Tensor]
@@ -70,9 +70,9 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
         given = [_Tensors(t.W.clone(), t.U.clone(), tuple(map(torch.clone, t.biases))) for t in every]
         flat = [each for row in layers for each in row]
         found = [_Search(layer, rate, bool(t.biases)).run() for t, layer in zip(every, flat, strict=True)]
-        for room in _ROOMS:
+        for margin in _MARGINS:
             for tensors, start, layer, X in zip(every, given, flat, found, strict=True):
-                _write(tensors, start, layer, X, room)
+                _write(tensors, start, layer, X, margin)
             layers = torch_layers(module, bound, _NAME)
             proof = prove(layers)
             if _is_proven(proof, rate):
@@ -116,12 +116,12 @@ def _tensors(module: Any) -> list[_Tensors]:
     return [_Tensors(parts[0], parts[1], tuple(parts[2:4])) for parts in module.all_weights]
 
 
-def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, room: float) -> None:
+def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin: float) -> None:
     """Write what was found, a little inside for the rounding; what has not moved keeps its bits."""
     n, rows, eps = layer.units, _held(layer), torch.finfo(tensors.U.dtype).eps
     U, W, b = (torch.from_numpy(part) for part in (layer.hidden, layer.inputs[rows], layer.bias[rows]))
     p = X[:, : len(U)].unflatten(1, (-1, n)).transpose(0, 1).flatten(0, 1)
-    u = torch.where((p == U.abs()) & (room == 0), U, torch.copysign(p * ((1 - 4 * eps) * (1 - room)), U))
+    u = torch.where((p == U.abs()) & (margin == 0), U, torch.copysign(p * ((1 - 4 * eps) * (1 - margin)), U))
     w = X[:, len(U) : -1]
     w = torch.where(w == W.abs(), W, torch.copysign(w * (1 - 4 * eps), W))
     tensors.U.copy_(to_like(u, tensors.U))

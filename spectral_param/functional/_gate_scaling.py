@@ -23,7 +23,7 @@ _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
 # By how much the rates of single layers stay below the one that is asked for, relatively: none for one
 # layer. Where several layers in a row reach it, their common rate is a little larger. Between the last two
 # of these it is found to ``_CLOSE``.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+_MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 
 
@@ -81,11 +81,11 @@ class _Scaling:
         """
         least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
         failed = 0.0
-        for room in _ROOMS:
-            factors = self.scale(room, least, most)
+        for margin in _MARGINS:
+            factors = self.scale(margin, least, most)
             if self.is_proven():
                 break
-            failed, most = room, factors
+            failed, most = margin, factors
         else:
             self.multiply([1.0] * len(self.weights))
             raise NotProvenError(
@@ -93,18 +93,18 @@ class _Scaling:
                 "weights that give each of them half of it. Scale down weight_ih of the later layers, or "
                 "take fewer."
             )
-        while room - failed > _CLOSE:
-            middle = (failed + room) / 2
+        while margin - failed > _CLOSE:
+            middle = (failed + margin) / 2
             tried = self.scale(middle, factors, most)
             if self.is_proven():
-                room, factors = middle, tried
+                margin, factors = middle, tried
             else:
                 failed, most = middle, tried
         self.multiply(factors)
 
-    def scale(self, room: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
+    def scale(self, margin: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
         """Scale each layer to a rate of its own, and return the factors, which lie between these."""
-        rate, ranges = self.rate * (1 - room), zip(self.layers, self.weights, least, most, strict=True)
+        rate, ranges = self.rate * (1 - margin), zip(self.layers, self.weights, least, most, strict=True)
         factors = [_factor(layer, rate, weight.dtype, low, high) for layer, weight, low, high in ranges]
         self.multiply(factors)
         return factors

@@ -84,8 +84,8 @@ class Weights:
         with np.errstate(invalid="ignore"):
             inputs = np.where(inputs > 0, inputs * self.input_bound, 0.0)
         # Unlike the other sums, this one has signs: its rounding is relative to the moduli.
-        room = (sum(U.shape) + W.shape[1] + 8) * _EPS
-        a = np.minimum(inputs + rows + b + room * (inputs + rows + np.abs(b)), self.limit)
+        rounding = (sum(U.shape) + W.shape[1] + 8) * _EPS
+        a = np.minimum(inputs + rows + b + rounding * (inputs + rows + np.abs(b)), self.limit)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
 

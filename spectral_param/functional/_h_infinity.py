@@ -27,7 +27,7 @@ So around the φ* where the norm is assumed, the norm σ of H(s) has
 This holds whatever the moduli and the damping of the poles. φ is cut into 2n intervals, for frequencies from
 0 to infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out
 if arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If there are many
-intervals, because σ is nearly constant, those go on that have most room for a larger value.
+intervals, because σ is nearly constant, those go on that may contain the largest values.
 
 Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
 them. So σ is evaluated at the crossings and midway between them. If it exceeds the level nowhere, β is the
@@ -158,9 +158,9 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
     best = float(samples[2].max())
     while 0 < best < math.inf:
         width = right[1] - left[1]
-        room = width / 2 - sum(np.arccos(np.minimum(side[2] / best, 1)) for side in (left, right))
-        kept = np.argsort(-room)[:_INTERVALS]
-        kept = kept[(room[kept] >= 0) & (width[kept] > _STEP)]
+        slack = width / 2 - sum(np.arccos(np.minimum(side[2] / best, 1)) for side in (left, right))
+        kept = np.argsort(-slack)[:_INTERVALS]
+        kept = kept[(slack[kept] >= 0) & (width[kept] > _STEP)]
         if not len(kept):
             break
         left, right = left[:, kept], right[:, kept]

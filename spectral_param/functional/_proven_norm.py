@@ -37,12 +37,12 @@ def norm_bound(A: Any) -> float:  # (m, n)
     square = _estimate(gram)
     if square == 0:
         return 0.0
-    room = (n + 3) ** 2 * _EPS
-    s = square * (1 + room)
+    rounding = (n + 3) ** 2 * _EPS
+    s = square * (1 + rounding)
     # As long as the estimate was too small.
     while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64, device="cpu")):
-        room *= 4
-        s = square * (1 + room)
+        rounding *= 4
+        s = square * (1 + rounding)
     return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)
 
 

@@ -15,18 +15,18 @@ class Attempt(NamedTuple):
     is_good: bool
 
 
-def nearest(rooms: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
+def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
     """Return the first attempt that is good, else the nearest one; None if there is none.
 
     On the boundary a map has no inverse, or one that rounding destroys. So the matrix is moved inside, by
     little first.
 
     Args:
-        rooms: For each room, how far it moves the matrix, and the attempts there, which are made only if
+        tries: For each margin, how far it moves the matrix, and the attempts there, which are made only if
             they can be nearer than those before.
     """
     best = None
-    for moved, attempts in rooms:
+    for moved, attempts in tries:
         if best is not None and moved >= best.error:
             continue
         for attempt in attempts:

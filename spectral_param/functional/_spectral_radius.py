@@ -10,7 +10,7 @@ import functools
 import torch
 from torch import Tensor
 
-from spectral_param._eigen.dense import Height, leading_eigentriple
+from spectral_param._eigen.dense import Criterion, leading_eigentriple
 from spectral_param._eigen.derivative import eigentriple, known_value, unseen_value
 from spectral_param._eigen.triple import Eigentriple, inner
 from spectral_param._map import Map, apply
@@ -123,9 +123,9 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     return _value(T, "real")
 
 
-def _value(T: Tensor, height: Height) -> Tensor:
+def _value(T: Tensor, criterion: Criterion) -> Tensor:
     def evaluate(T: Tensor) -> Map:
-        triple, regular = leading_eigentriple(T, height)
-        return known_value(T, triple, height, regular)
+        triple, regular = leading_eigentriple(T, criterion)
+        return known_value(T, triple, criterion, regular)
 
-    return apply(evaluate, functools.partial(unseen_value, height=height), T)
+    return apply(evaluate, functools.partial(unseen_value, criterion=criterion), T)
