@@ -76,8 +76,9 @@ class BlockTriangular(Parametrization):
     Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
     below the diagonal, and those without a coupling, to zero.
 
-    The distance of a weight from the set is the largest one of a block from its set, or of an entry where a
-    zero has to be; ``project`` takes the weight with which registration starts.
+    The distance of a weight from the set is the largest of two numbers: the distance of a block from its set,
+    and the modulus of an entry that has to be zero; ``project`` takes the weight with which registration
+    starts.
     """
 
     acts_after = False
@@ -98,7 +99,7 @@ class BlockTriangular(Parametrization):
         return self._assemble(list(map(applied, self.blocks, owns)), couplings)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the block matrix as one map, of the maps of the blocks."""
+        """Return the map of the block matrix, composed of the maps of its blocks."""
         owns, couplings = self._divide(values)
         maps = [block.evaluate(*own) for block, own in zip(self._adapted(), owns, strict=True)]
 
@@ -147,7 +148,7 @@ class BlockTriangular(Parametrization):
             block.check_matrices(self._part(W, i, i))
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return the largest distance of a block, or of an entry where zeros have to be from zero."""
+        """Return the largest distance of a block from its set, or modulus of an entry that has to be zero."""
         found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
         for i, block in enumerate(self._adapted()):
             distance, resolution = block.outside(self._part(W, i, i), eps)
@@ -155,7 +156,7 @@ class BlockTriangular(Parametrization):
         return torch.stack(found).amax(dim=0), 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return a matrix whose blocks are members, with zeros where they have to be."""
+        """Return a matrix whose blocks are members, with zeros outside the blocks and couplings."""
         W = W - self._misplaced(W)
         eps = torch.finfo(W.dtype).eps
         for i, block in enumerate(self._adapted()):
@@ -164,7 +165,7 @@ class BlockTriangular(Parametrization):
         return W
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return matrices whose blocks are put back, with zeros where they have to be."""
+        """Return matrices whose blocks are put back, with zeros outside the blocks and couplings."""
         W = W - self._misplaced(W)
         for i, block in enumerate(self.blocks):
             if isinstance(block, Parametrization):
@@ -187,7 +188,7 @@ class BlockTriangular(Parametrization):
         return self.adopt(W, torch.finfo(W.dtype).eps, is_first=False)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
-        """Return the originals of the blocks, each of which takes its part, then the couplings."""
+        """Return the originals of the blocks, found by each block's constraint, then the couplings."""
         misplaced = self._misplaced(W)
         if not is_first and bool(misplaced.any()):
             pairs = itertools.product(range(len(self.sizes)), repeat=2)
@@ -253,7 +254,7 @@ class BlockTriangular(Parametrization):
         return own, list(originals[start:])
 
     def _misplaced(self, W: Tensor) -> Tensor:
-        """Return the entries of W where zeros have to be, and zeros elsewhere."""
+        """Return W with its blocks and couplings set to zero: what has to be zero in a member."""
         rest = W.clone()
         for i, j in (*((i, i) for i in range(len(self.sizes))), *self.coupling):
             rest[(..., *self._slices(i, j))] = 0

@@ -7,7 +7,7 @@ import warnings
 
 from spectral_param.errors import DegenerateEigenvalueWarning
 
-#: How long such a warning of a read holds.
+#: In a warning of a read: how long what it says stays true.
 UNTIL = "in this precision, until T has moved away from such matrices"
 
 

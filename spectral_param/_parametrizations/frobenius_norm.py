@@ -75,13 +75,13 @@ class FrobeniusNorm(Measured):
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
       ``padding_idx`` of an embedding stays zero.
 
-    Held after the step, the optimizer gets the gradient along the sphere; with ``"at_most"`` only for slices
-    of norm c that a step would lengthen, and all of it for others. So the weight stops at stationary points
-    of the constrained problem, whatever Adam and others divide the gradient by. ``"present"`` is possible
-    with ``"equal"``: the plain weight has the norms.
+    If the weight is held after the step, the optimizer gets the gradient along the sphere. With ``"at_most"``
+    this is so only for slices of norm c that a step would lengthen; others get the whole gradient. So the
+    weight stops at stationary points of the constrained problem, whatever Adam and others divide the gradient
+    by. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms only through the weight.
 
-    The distance of a slice from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus.
-    ``project`` takes the nearest weight of the set, each slice scaled.
+    The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|. ``project`` takes the
+    nearest weight of the set, each slice scaled.
     """
 
     shapes = "any"
@@ -174,9 +174,9 @@ class FrobeniusNorm(Measured):
         return self._near(W, 0.0)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return the nearest members without looking at values; a slice that rounding explains stays.
+        """Return the nearest members, without a choice by values. Members up to rounding stay.
 
-        Entries that are rounded to half precision, by up to eps/2 each, change the norm by as much.
+        Rounding entries to half precision changes the norm by a relative error of up to eps/2.
         """
         own = torch.finfo(W.dtype).eps
         return self._near(W, self.ROUNDINGS * own + (eps / 2 if eps > own else 0.0))
@@ -191,14 +191,14 @@ class FrobeniusNorm(Measured):
         return _chosen(moves & ~_is_zero(size), E.mul_(c[..., None, None]), W)
 
     def shared_set(self) -> object:
-        """Return the norm and the mode, if there is one number for all slices."""
+        """Return the norm and the mode if all slices have one norm, else the constraint itself."""
         number = self._number()
         if number is None or type(self) is not FrobeniusNorm:
             return super().shared_set()
         return FrobeniusNorm, number, self.mode
 
     def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return D - W Re<W, D>/‖W‖² for each slice, or for those that are active; D where W is zero."""
+        """Return D - W Re<W, D>/‖W‖² for each (active) slice, and D for others and where W is zero."""
         along = spheres.tangent(W, D)
         return along if active is None else _chosen(active, along, D)
 
@@ -228,7 +228,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def present_is_plain(self) -> bool:  # type: ignore[override]
-        """Whether a plain weight keeps the norms that "present" found."""
+        """Whether the weight itself keeps the norms that "present" found."""
         return self.mode == "equal"
 
     # Zero slices ----------------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ class FrobeniusNorm(Measured):
         return " of ".join(reversed(parts)) or "a weight of zeros"
 
     def _zeros(self, size: Tensor) -> Tensor:
-        """Return which norms are zero, without that of an embedding's ``padding_idx``."""
+        """Return which norms are zero, except for the row ``padding_idx`` of an embedding."""
         return _is_zero(size) & ~self._is_padding(size)
 
     def _is_padding(self, size: Tensor) -> Tensor:
-        """Return which norms are those of a ``padding_idx`` of zeros."""
+        """Return which norms belong to a row ``padding_idx`` of zeros."""
         found = torch.zeros_like(size, dtype=torch.bool)
         if self.padding_idx is not None and self.dim == 0 and size.ndim == 1:
             found[self.padding_idx] = size[self.padding_idx] == 0
