@@ -170,7 +170,7 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if like.is_cpu:  # Move to the host first: a device may lack double precision.
+        if like.is_cpu:  # First to the host: a device may lack double precision.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
