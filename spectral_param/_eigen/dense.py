@@ -1,18 +1,20 @@
 """The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-The leading eigenvalue λ is that of largest modulus, or of largest real part. A matrix is divided by a power
-of two. Then:
+The leading eigenvalue λ is the one of largest modulus, or of largest real part. A matrix is divided by a
+power of two. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
-   eigenvalues, and its vectors from inverse iteration. Of large matrices and of many, both take the precision
-   of T, and λ is then the quotient of its vectors, whose error is the product of both residuals.
+   eigenvalues, and its vectors from inverse iteration. For large matrices, and for batches, all eigenvalues
+   and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient, whose error
+   is the product of both residuals.
 2. Residuals and the condition of λ prove that it is simple and not lost in rounding errors.
-3. What single precision does not prove is computed in double precision, and a λ that is still not proven in
-   other units of the states, which LAPACK balances: they can make a simple eigenvalue look defective.
+3. A λ that is not proven in single precision is computed again in double precision, and if this does not
+   prove it, in other units of the states: badly scaled rows and columns can make a simple eigenvalue look
+   defective.
 
-All of that runs on the host. Matrices of a device leave it for that, all of a batch in one copy, and their
-triples go back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
-183806), and Apple's MPS has none (issue 185954).
+All of this runs on the host. A batch on a device is copied to the host in one transfer, and the triples go
+back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806),
+and Apple's MPS has none (issue 185954).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from spectral_param._eigen.triple import Eigentriple, LeadingTriple, moved, stac
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
-# The quantity by which an eigenvalue leads: modulus or real part.
+# The leading eigenvalue has the largest modulus, or the largest real part.
 Criterion = Literal["modulus", "real"]
 
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
@@ -40,14 +42,14 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# The condition of λ from which on it counts as defective, or double precision loses digits, by the eps of T.
+# From this condition on λ counts as defective, or double precision loses too many digits; by the eps of T.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# How many units are tried for a proof.
+# Largest number of balancings of one matrix for a proof.
 _BALANCES = 6
-# If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
-# neither overflow nor underflow.
+# If |λ| is in this range and no entry is above the number beside it, squares, reciprocals and products with a
+# gradient neither overflow nor underflow.
 _SAFE_RANGE = {
     torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
     torch.float64: ((2.0**-320, 2.0**320), 2.0**480),
@@ -62,8 +64,8 @@ def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
 def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
-    If several eigenvalues lead, one of them is taken; of a complex conjugate pair, the one in the upper half
-    plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
+    Of several leading eigenvalues one is taken; of a complex conjugate pair, the one in the upper half plane.
+    Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
     complex128.
     """
     return leading_eigentriple(T, criterion).triple
@@ -86,7 +88,7 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
             first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), criterion)]
-        # One by one, so that the result of a matrix does not depend on the others in the batch.
+        # One by one: the result of a matrix must not depend on the rest of the batch.
         pairs = [
             _of_one(A, scale, tried, criterion, T.dtype)
             for A, scale, tried in zip(matrices, scales, first, strict=True)
@@ -99,18 +101,18 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
 
 
 class _Solution(NamedTuple):
-    """All eigenvalues of a matrix, the leading one with its unit vectors, and what is known of it."""
+    """All eigenvalues of a matrix; the leading one with its unit vectors; and what is proven about it."""
 
     values: Array
     eigenvalue: complex
     right: Array
     left: Array
-    is_accurate: bool = False  # Whether the residuals are rounding errors.
+    is_accurate: bool = False  # Whether the residuals are as small as rounding errors.
     is_proven: bool = False  # Whether λ is proven to be simple and not zero.
 
 
 def _scaled_down(A: Array) -> float:
-    """Divide A by a power of two, in place, and return that: 0 for zeros, NaN where A is not finite."""
+    """Divide A by a power of two, in place, and return this power: 0 for zeros, NaN where A is not finite."""
     parts = A.view(np.float64)
     size = float(np.abs(parts).max())
     if not 0 < size < math.inf:
@@ -131,23 +133,23 @@ def _of_one(
     Args:
         A: The matrix, divided by ``scale``.
         scale: NaN for a matrix that is not finite.
-        first: The solution in the precision of T, if that was tried.
-        criterion: By what an eigenvalue leads.
+        first: The solution in the precision of T, or None.
+        criterion: Which eigenvalue leads.
         dtype: That of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
-    with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
+    with np.errstate(all="ignore"):  # After overflow or underflow nothing is proven.
         solution = None if first is None else _judged(A, first, criterion, eps)
         if solution is None or not solution.is_proven:
             solution = _in_double(A, criterion, eps)
         if not solution.is_proven:
             solution = _proven_in_balance(A, criterion, eps) or solution
-        # If real parts are compared, λ may be zero.
+        # With the criterion "real", λ may be zero.
         (least, most), largest = _SAFE_RANGE[dtype.to_real()]
         is_in_range = least < scale < most or (
             least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
-        # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
+        # With entries near the limits of the format, λ may overflow, and entries of vectors underflow.
         eigenvalue: Array = np.asarray(solution.eigenvalue * scale, kind)
         u: Array = np.asarray(solution.right, kind)
         v: Array = np.asarray(solution.left, kind)
@@ -175,7 +177,7 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
 
 
 def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
-    """Return what is known of a solution, which may be in single precision; A is not."""
+    """Return a solution, which may be in single precision, with what is proven; A is in double precision."""
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -206,13 +208,14 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
 
 
 def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
-    """Return the same for a badly scaled A, from D⁻¹AD; None if nothing is proven in any units.
+    """Return a proven solution for a badly scaled A, from D⁻¹AD for some D; None if none is proven.
 
-    Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
-    does to them. LAPACK's D makes rows and columns of similar size. That can be far from the D that the
-    condition of λ needs, for instance on a cycle of many states: it is smallest, Σ|v_i u_i| / |vᴴu|, where
-    |u| = |v|. So the vectors give the next D, and so on. In the limit, this D makes a Jordan block
-    diagonal; so λ must be separate from the other eigenvalues there.
+    D is a choice of units for the states. It changes neither the eigenvalues nor their sensitivity to
+    relative errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ,
+    however, is least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very
+    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
+    on. In the limit this would make a Jordan block diagonal; so λ must be separate from the other eigenvalues
+    then.
     """
     B, d = balanced(A)
     limit = _MOST[eps]
@@ -247,7 +250,7 @@ def _unit(x: Array) -> Array:
 
 
 def _distance(values: Array, eigenvalue: complex) -> float:
-    """Return how far the other eigenvalues are."""
+    """Return the relative distance of λ from the other eigenvalues."""
     return float(np.sort(np.abs(values - eigenvalue))[1:].min(initial=math.inf))
 
 
@@ -258,8 +261,8 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    Large ones by torch: numpy wakes threads, and torch's, whose cores they hold, take milliseconds for
-    the next product.
+    Large matrices by torch: numpy's threads would keep the cores busy, and torch's next product would wait
+    for milliseconds.
     """
     if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
         return A.dot(x)
@@ -281,7 +284,7 @@ def _both_vectors(A: Array, criterion: Criterion) -> _Solution:
     index = int(criterion_of(values, criterion).argmax())
     u, v = right[:, index], left[:, index]
     if A.dtype.kind == "f" and imaginary[index]:
-        # The first of a pair, in the upper half plane. The next column has the imaginary parts.
+        # LAPACK lists the eigenvalue in the upper half plane first; the next column has the imaginary parts.
         u, v = u + 1j * right[:, index + 1], v + 1j * left[:, index + 1]
     return _Solution(values, complex(values[index]), u, v)
 

@@ -68,7 +68,7 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative. A ``regular`` one has: it is proven to be simple in some units."""
+    """Return where λ has no derivative. With ``regular`` all are known to have one."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)
@@ -100,8 +100,8 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
-    # If nothing depends on a vector, rhs is zero, and so is x, also where the matrix is singular, because
-    # other eigenvalues are equal to λ. Elsewhere x stays a function of rhs, which has a derivative at 0.
+    # If nothing depends on a vector, rhs is zero, and so is x. This holds also where other eigenvalues equal
+    # λ and the matrix is singular. Elsewhere x stays a function of rhs, which has a derivative at 0.
     unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
     return torch.where(degenerate[..., None] | unused, 0, x)
 
@@ -172,7 +172,7 @@ class _Eigen(torch.autograd.Function):
         return _Eigen.apply(T, criterion, known, regular), 0  # type: ignore[no-untyped-call]
 
 
-# T is of shape (..., n, n) in all of the following.
+# In all functions below T has the shape (..., n, n).
 
 
 def eigentriple(
@@ -183,7 +183,7 @@ def eigentriple(
     Args:
         T: Matrices ``(..., n, n)``.
         criterion: By what an eigenvalue leads.
-        known: The value of the triple, if that is known.
+        known: The triple of T, if it has been computed.
         regular: Whether all eigenvalues are known to be simple; see
             :func:`spectral_param._eigen.dense.leading_eigentriple`.
     """
@@ -191,10 +191,10 @@ def eigentriple(
 
 
 def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue of a T whose values may not be looked at.
+    """Return |λ| or Re λ of the leading eigenvalue of a T inside a graph or transform.
 
-    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` is that of a
-    follower in ``FOLLOWERS``, which a compiled graph asks.
+    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` belongs to a
+    follower in ``FOLLOWERS``, which a compiled graph calls.
     """
     if is_traced(T):
         return _recorded_value(T, criterion, handle)
@@ -202,7 +202,7 @@ def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) 
     return value
 
 
-# The short path: an ordinary tensor whose triple is known -----------------------------------------
+# The short path: a plain tensor whose triple is known ---------------------------------------------
 
 
 def _value_gradient(
@@ -217,9 +217,9 @@ def _value_gradient(
 def known_value(
     T: Tensor, triple: Eigentriple, criterion: Criterion = "modulus", regular: bool = False
 ) -> Map:
-    """Return |λ| or Re λ of an ordinary T, from the triple of T.
+    """Return |λ| or Re λ of a plain T, from the triple of T.
 
-    ``regular`` is that of :func:`eigentriple`.
+    For ``regular`` see :func:`eigentriple`.
     """
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -234,7 +234,7 @@ def known_value(
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-    r"""Return W = r T / |λ| for an ordinary T, whose λ is simple and not zero, and r, one for each matrix.
+    r"""Return W = r T / |λ| for a plain T, whose λ is simple and not zero, and one r for each matrix.
 
     With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 
@@ -265,7 +265,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
 
 def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:
     """Return g_T of :func:`divided_by_modulus` for one small matrix, in numpy, which takes half the time."""
-    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+    with np.errstate(all="ignore"):  # A GradScaler produces infinite gradients.
         matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
         right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
         size = abs(value)
@@ -301,7 +301,7 @@ def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# What finds triples in compiled graphs: an object with ``follow``, by its handle. A graph may outlive it.
+# Followers that find triples in compiled graphs, by handle. A graph may outlive its follower.
 FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 

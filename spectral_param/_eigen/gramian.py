@@ -1,6 +1,7 @@
-"""Ritz pairs of G = TᴴT in a thin block of vectors, with products of T and Tᴴ alone.
+"""Ritz pairs of G = TᴴT in a thin block of vectors, from products with T and Tᴴ alone.
 
-Most of the time of a followed norm goes into products of T with thin matrices, so each of them counts.
+Products of T with thin matrices take most of the time of a tracked norm, so the code saves each product it
+can.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spectral_param._eigen.singular import SAFE_RANGE
 from spectral_param._matrices import Array
 from spectral_param._precision import to_double
 
-# Random vectors that take the place of Ritz vectors after a proof has failed; sweeps of a new block.
+# Number of Ritz vectors that are replaced by random vectors after a failed proof; sweeps of a new block.
 FRESH, COLD_SWEEPS = 3, 3
 
 
@@ -29,7 +30,7 @@ class Ritz(NamedTuple):
     q: Array  # The Ritz vectors in the basis of V, (k, k)
     defect: Array  # EᴴE for the Ritz vectors, (k, k)
     along: Array  # The parts of p(G) Z along the Ritz vectors, (k, p)
-    outside: Array  # The Gram matrix of the other part, (p, p)
+    outside: Array  # Gram matrix of the part orthogonal to the block, (p, p)
 
     def rest(self, cut: int) -> Array:
         """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
@@ -38,7 +39,7 @@ class Ritz(NamedTuple):
 
 
 def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | None:
-    """Return the Ritz pairs of G in the space of V, and what S = p(G) Z, if given, has in it and outside.
+    """Return the Ritz pairs of G in the space of V, and the parts of S = p(G) Z in this space and outside.
 
     None where T is zero, not finite, or of extreme size.
     """
@@ -87,7 +88,7 @@ def refreshed(V: Tensor, ritz: Ritz, S: Tensor) -> Tensor:
 
 
 def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
-    """Return a block for a T that nothing is known of, and a bound of the largest eigenvalue in its space."""
+    """Return a start block for a new T, and a bound of the largest eigenvalue in its space."""
     for _ in range(COLD_SWEEPS):
         V = orthonormal(V)
         V = _times(T.mH, _times(T, V))
@@ -95,7 +96,7 @@ def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
 
 
 def is_safe_square(square: float) -> bool:
-    """Return whether σ² is that of a σ within ``SAFE_RANGE``."""
+    """Return whether σ is within ``SAFE_RANGE``, for σ²."""
     return SAFE_RANGE[0] ** 2 < square < SAFE_RANGE[1] ** 2
 
 

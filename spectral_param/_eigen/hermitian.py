@@ -1,6 +1,6 @@
 r"""Proofs that no eigenvalue of a Hermitian matrix, and so no singular value, is larger.
 
-Random vectors, and (1), are those of :mod:`spectral_param._eigen.proof`.
+:mod:`spectral_param._eigen.proof` defines the random vectors and (1).
 
 Products
 --------
@@ -48,8 +48,8 @@ from torch import Tensor
 from spectral_param._eigen.proof import TAU
 from spectral_param._matrices import Array
 
-# The next a where nothing lies above it, relative to a. An a that is too large costs a higher degree in each
-# step (measured: twice the products where the first weight was 1.3 times as large; 0.8 to 0.97 do equally
+# Factor on a for the next step, if p amplified nothing. If a is too large, each step needs a higher degree
+# (measured: twice the products for an a that is 1.3 times too large; factors from 0.8 to 0.97 do equally
 # well).
 LOWER = 0.9
 
@@ -63,9 +63,8 @@ def chebyshev(x: float, degree: int) -> float:
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
     """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if nothing is known.
 
-    Beside it about λ_max(PGP): from ‖P p(G) Z‖/√n, as random vectors have it, which proves nothing. Where p
-    has amplified nothing, λ_max(PGP) is at most about a, and may be far below it. A smaller one is tried
-    then.
+    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n, which proves nothing. If p amplified nothing,
+    λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
     """
     size = math.sqrt(_largest(gram)) + error
     if degree == 0 or not size < math.inf:
