@@ -11,17 +11,17 @@ that part, it appears as a Ritz value, and from then on it stays in the blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
 the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are
-separated; from that the cost of the next attempt is estimated. If they are close together, the
-iteration uses a power T^(2^q), which costs q large products. If that would cost too much as well, the next
-steps use LAPACK without an attempt.
+separated; from that the cost of the next attempt is estimated. If the leading eigenvalues are close together,
+the iteration uses a power T^(2^q), which costs q large products. If these products would cost too much, too,
+the next steps use LAPACK without an attempt.
 
 All random numbers come from generators seeded by the step's number, so that the same T in the same order give
 the same bits.
 
-The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank it
-is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step moves T by a
-tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500); there LAPACK
-computed 6 of 200 steps.
+The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank
+the separation is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step
+moves T by a tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500);
+LAPACK then computed 6 of 200 steps.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from spectral_param._eigen.triple import Eigentriple, LeadingTriple
 
 # Columns of each block that are replaced by random ones in each step.
 FRESH = 2
-# By how much a step has to amplify the dominant direction against the rest: little if it starts from the
-# blocks of the last step, much if it starts from random ones.
+# Required amplification of the dominant direction relative to the rest: small if a step starts from the
+# blocks of the last step, large if it starts from random blocks.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
 # The number of sweeps is multiplied by ``sweep_factor``, learnt from the residuals: it aims at residuals that
 # are e^LOG_MARGIN times smaller than required.
@@ -60,13 +60,13 @@ class State:
 
     Attributes:
         right: Block that spans the leading right invariant subspace, ``(n, COLUMNS)``.
-        left: The same for the left one.
+        left: Block that spans the leading left invariant subspace.
         separation: Modulus of the first eigenvalue outside the blocks, relative to the dominant one.
         step: Number of calls; the seed of the random directions.
         warm: Whether the blocks belong to a recent matrix.
         sweep_factor: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
-        wait: Number of calls to come without an attempt.
+        wait: Number of following calls without an attempt.
     """
 
     right: Tensor
@@ -100,8 +100,8 @@ def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
-    # Attempts fail while leading eigenvalues are close. If these have moved apart since the last call, do not
-    # wait for the next attempt.
+    # Attempts fail while leading eigenvalues are close. If they have moved apart since the last call, attempt
+    # again at once.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
     return leading, dataclasses.replace(state, separation=outside, wait=wait)
@@ -144,7 +144,7 @@ def _plan(state: State) -> tuple[int, int] | None:
         (state.sweep_factor, WARM_GAIN) if state.warm else (max(1.0, state.sweep_factor), COLD_GAIN)
     )
     needed = sweep_factor * math.log(gain) / -math.log(max(state.separation, 1e-6))
-    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The audit's
+    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The proof's
     # products cost about as much as the sweeps.
     squaring = len(state.right) / 45
     best = math.inf
@@ -168,7 +168,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
     for round_ in range(ROUNDS):
         right = _iterate(right, power.matrix.mT, count - 1)
         left = _iterate(left, power.matrix, count - 1)
-        # The last sweep is the product that the Ritz values need.
+        # The last sweep gives the products for the Ritz values, too.
         images, numbers = [(right @ T.mT, left @ T)], [largest]
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
@@ -199,7 +199,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
     sweep_factor = max(1.0, sweep_factor)
-    # The blocks may lack the direction that leads now, so the next attempt starts from random ones.
+    # The blocks may lack the direction that leads now, so the next attempt starts from random blocks.
     return None, dataclasses.replace(
         state, failures=failures, wait=wait, warm=False, sweep_factor=sweep_factor
     )
@@ -226,7 +226,7 @@ def _further_sweeps(log_excess: float, separation: float, exponent: int, sweeps:
 class _Power:
     matrix: Tensor  # T^exponent / 2^log2_scale
     exponent: int
-    log2_scale: Tensor | None  # None if the exponent is 1
+    log2_scale: Tensor | None  # the power; None if the exponent is 1
 
 
 def _power(T: Tensor, squarings: int) -> _Power:
@@ -244,7 +244,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
 
 
 def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return Rᵀ and Lᴴ with random directions in place of the last ones, or of all of a cold start."""
+    """Return Rᵀ and Lᴴ with the last directions replaced by random ones; all of them at a cold start."""
     n, columns = state.right.shape
     kept = columns - FRESH if state.warm else 0
     fresh = proof.random_rows((2, columns - kept, n), state.right, generator)
@@ -265,7 +265,7 @@ def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
 def _result(
     blocks: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ritz: Ritz, exponent: int
 ) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
-    """Return the Ritz pair of T·2^-exponent as a triple of T, and the blocks for the next call.
+    """Return the triple of T from the Ritz pair of T·2^-exponent, and the blocks for the next call.
 
     The directions of the blocks are ordered by eigenvalue; the last are replaced next. The host does not wait
     for the device.
@@ -282,7 +282,7 @@ def _result(
     right, left, for_u, for_v = rows.split([len(part) for part in parts])
     u, v = for_u @ blocks[0], for_v @ blocks[1]
     u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
-    # In two steps, because the power of two next to the largest number is infinite.
+    # In two steps, because one power of two could overflow.
     number = ritz.eigenvalue * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
     eigenvalue = torch.tensor(number, dtype=u.dtype, device="cpu").to(T.device, non_blocking=True)
     return Eigentriple(eigenvalue, u, v), ((right @ images[0]).mT, (left @ images[1]).mH)

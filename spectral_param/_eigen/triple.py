@@ -1,4 +1,4 @@
-"""An eigenvalue with its right and left vectors: its condition, and what rounding does to it."""
+"""An eigenvalue with its right and left vectors: its condition and its rounding error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Eigentriple(NamedTuple):
 class LeadingTriple(NamedTuple):
     """The leading eigentriples of matrices, and whether all of them are known to be regular.
 
-    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
+    A triple is *regular* if λ is simple and (for the modulus) not zero, and squares of numbers of its size
+    neither overflow nor underflow.
     """
 
     triple: Eigentriple
@@ -72,8 +73,8 @@ def degenerate_threshold(dtype: torch.dtype) -> float:
     """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
 
     A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
-    errors.
+    size. So where |vᴴu| is below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative is
+    meaningless.
     """
     return float(10 * torch.finfo(dtype).eps ** 0.5)
 
@@ -92,8 +93,8 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
     The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
-    relative errors of the entries do not depend on the units of rows and columns. Here eps is that of the
-    working precision, in which eigenvalues are computed, at most. Entries with larger errors, as those of
+    relative errors of the entries do not depend on the units of rows and columns. In this formula eps is at
+    most that of the working precision, in which eigenvalues are computed. Larger errors of the entries, as in
     half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
     """
     own = torch.finfo(W.dtype).eps
