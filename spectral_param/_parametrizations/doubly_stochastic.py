@@ -54,9 +54,9 @@ class DoublyStochastic(Parametrization):
     :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
     positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
 
-    An entry of 0 (ε/n) becomes :math:`e^{-60}` (more), which is less than a rounding error, and has a
-    derivative as small: **zeros stay zeros in training**. To let all entries train, register a mixture, as
-    in the example: ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
+    error. Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register a
+    mixture, as in the example: ``0.9 * W + 0.1 / n``.
     """
 
     def __init__(self, floor: float = 0.0) -> None:

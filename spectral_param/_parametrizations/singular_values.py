@@ -34,8 +34,8 @@ class SingularValues(Searched):
 
     Args:
         margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
-            stays inside the interval; for a large f, see below (20 in float32), σ rounds to the edge, where
-            the gradient is zero. The default, 0.01, is that of the authors' code.
+            stays inside the interval. For a large trained number f (see below; 20 in float32), σ rounds to
+            the edge, where the gradient is zero. The default, 0.01, is that of the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.
@@ -61,7 +61,7 @@ class SingularValues(Searched):
     together. Then registration takes ``init="paper"``, which is random, and only the weight of the last
     evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
 
-    The distance of a weight from the set is by how much a singular value is outside the interval;
+    The distance of a weight from the set is the largest distance of a singular value from the interval;
     ``project`` clips them, which gives the nearest weight of the set.
     """
 
@@ -102,7 +102,7 @@ class SingularValues(Searched):
         self.left.check_matrices(W)
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the originals of U, of V, and f, and by how much singular values are outside the interval.
+        """Return the originals of U and V, and f; and the distances of singular values from the interval.
 
         Those outside are moved to 0.99 of the margin, because the map is flat on the bound.
 
@@ -127,11 +127,11 @@ class SingularValues(Searched):
         return moved(W, self.near(W), eps)
 
     def refusal(self) -> str | None:
-        """Return None, since clipping singular values needs no search; a reason for few reflections."""
+        """Return None: clipping singular values needs no search. With few reflections, return the reason."""
         return None if self.left.is_whole() else by_map_alone(self)
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return U, σ, Vᴴ, and by how much each σ is outside the interval, 0 within rounding."""
+        """Return U, σ, Vᴴ, and the distance of each σ from the interval, 0 within rounding."""
         n = W.shape[-1]
         count = self.left.count(n)
         if count < n:

@@ -51,8 +51,8 @@ class SpectralAbscissa(Measured):
     costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
     costs as much as the first.
 
-    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` α(W) - a where that is
-    positive. ``project`` shifts W as a read does.
+    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` max(α(W) - a, 0). ``project``
+    shifts W as a read does.
 
     Matrices without a derivative have defined results:
 
@@ -75,7 +75,7 @@ class SpectralAbscissa(Measured):
         return self.made(T, leading_eigentriple(T, "real"))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return the same, by the leading eigentriples."""
+        """Return the same, from the leading eigentriples."""
         triple, regular = solution
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
@@ -110,7 +110,7 @@ class SpectralAbscissa(Measured):
         return T - torch.where(active, shift, 0)[..., None, None] * identity_like(T)
 
     def check_after(self, links: list[nn.Module]) -> None:
-        """Raise if the shift of the diagonal would undo what a pattern gives.
+        """Raise if the shift would change a diagonal that a sign pattern fixes.
 
         Raises:
             ValueError: If a :class:`spectral_param.SignPattern` before this constraint gives the diagonal.
@@ -136,7 +136,7 @@ class SpectralAbscissa(Measured):
         return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
-        # Other entries may be much larger than the diagonal, and than the eigenvalues.
+        # Off-diagonal entries may be much larger than the diagonal and the eigenvalues.
         before, after = (X.diagonal(dim1=-2, dim2=-1) for X in (W, moved))
         return (after - before).abs().amax(dim=-1) <= self._least_change(W.dtype) * before.abs().amax(dim=-1)
 

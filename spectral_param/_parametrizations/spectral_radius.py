@@ -57,14 +57,14 @@ class SpectralRadiusNorm(Measured):
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
             from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
             error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
-            where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
+            where it is faster. The tracking state is a cache and is not saved: a resumed run differs from an
             uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
             tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
-            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 is not enough, and ‖W‖_∞ < 1 is more than
-            is needed.
+            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 does not suffice, and ‖W‖_∞ < 1 is
+            stronger than necessary.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -74,12 +74,12 @@ class SpectralRadiusNorm(Measured):
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
-    nothing. A few products take its place while they prove that ``"at_most"`` or ``"latched"`` leaves a
-    single matrix as it is (on the host, where it is not tracked). Under torch.compile every read costs as
-    much as the first.
+    nothing. With ``"at_most"`` or ``"latched"``, a few products replace the decomposition while they prove
+    that ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile every read costs
+    as much as the first.
 
-    The distance of a weight from the set is ``|ρ(W) - r|``, with ``"at_most"`` and an open latch ρ(W) - r
-    where that is positive. ``project`` scales W as a read does, and leaves latches as they are.
+    The distance of a weight from the set is ``|ρ(W) - r|``; with ``"at_most"`` or an open latch it is
+    max(ρ(W) - r, 0). ``project`` scales W as a read does, and leaves latches as they are.
 
     Matrices without a derivative have defined results:
 
@@ -94,7 +94,7 @@ class SpectralRadiusNorm(Measured):
     In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
-    # By how many rounding errors ρ may exceed r before a weight is scaled or a latch closes.
+    # ρ may exceed r by this many rounding errors before a weight is scaled or a latch closes.
     ROUNDINGS = 32
     radius: Bound
     keeps_non_finite = True
@@ -134,7 +134,7 @@ class SpectralRadiusNorm(Measured):
         radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
         active = None
         if self.mode != "equal":
-            # Of one matrix on the host as a number, which is faster than a tensor.
+            # A number for one matrix on the host: faster than a tensor.
             one = T.ndim == 2 and T.is_cpu
             size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
             self._close_latches(size, T)
@@ -156,11 +156,12 @@ class SpectralRadiusNorm(Measured):
         return recorded(evaluation, T, reference=functools.partial(quotient, rho.reference))
 
     def _evaluate_any(self, T: Tensor, triple: Eigentriple) -> Map:
-        """Return the same where a matrix may have an extreme size, or no derivative."""
+        """Return the same for matrices of extreme size or without a derivative."""
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
         _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
-        # A device is asked once. Its doubts are about a T of ordinary size.
+        # One transfer from the device answers both questions; the second answer is valid only if no size is
+        # extreme.
         is_extreme, *doubts = torch.stack(
             [(scale != 1).any(), *self._doubts(T, scale, triple, size)]
         ).tolist()
@@ -176,7 +177,7 @@ class SpectralRadiusNorm(Measured):
         return recorded(lambda T: known._quotient(T, rho.reference, active, bound), T)
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight of a latch."""
+        """Return why no optimizer can hold a weight with a latch."""
         if self.mode != "latched":
             return None
         return (
@@ -190,7 +191,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
+        """Return whether T is one matrix for which a few products prove that it is not scaled."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
@@ -225,7 +226,7 @@ class SpectralRadiusNorm(Measured):
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def _doubts(self, T: Tensor, scale: Tensor, triple: Eigentriple, size: Tensor) -> list[Tensor]:
-        """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
+        """Return whether a dominant eigenvalue is zero, and whether one is defective."""
         active = self._active(size, T)
         S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
         nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
@@ -248,7 +249,7 @@ class SpectralRadiusNorm(Measured):
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W, scaled if W is outside at registration, where the latches of such matrices close."""
+        """Return T = W. At registration, matrices outside are scaled, and their latches close."""
         T = self.invert(self.member(W, eps, is_first))
         if self.mode == "latched":
             self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
@@ -306,7 +307,7 @@ class SpectralRadiusNorm(Measured):
         return rho > radius * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps)
 
     def _closed(self, rho: Any, T: Tensor) -> Any:
-        """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
+        """Return which latches are closed: a tensor, or a bool if ρ is a number."""
         if self.latched is None:
             self.latched = T.real.new_zeros(T.shape[:-2])
         latched = self.latched.real  # Module.to(complex) converts it.
@@ -338,8 +339,8 @@ def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n),
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
 
-    Eigenvalues do not depend on the units of rows and columns, T -> D⁻¹TD, and neither does this measure. It
-    is at most the largest entry, and zero for a triangular nilpotent matrix.
+    Like the eigenvalues, this measure does not depend on the units of rows and columns, T -> D⁻¹TD. It is at
+    most the largest entry, and zero for a triangular nilpotent matrix.
     """
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))
