@@ -11,7 +11,8 @@ from torch import Tensor
 
 from spectral_param._matrices import Array
 
-# Norms whose squares, and those of their rounding errors, are ordinary numbers in single precision.
+# For norms in this range, squares of norms and of their rounding errors neither overflow nor underflow in
+# single precision.
 _SAFE_NORMS = (2.0**-40, 2.0**40)
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
@@ -22,7 +23,7 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
     matrices scaled by 1e±20 behave as at scale 1.
     """
-    # Not the modulus: for a finite complex entry it may overflow.
+    # Not the modulus, which may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
     # It is finite for every finite entry.
@@ -54,8 +55,8 @@ def frobenius(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
 def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (...), (...)
     """Return ‖Y - X‖ and ‖X‖ in the Frobenius norm, for comparison: both divided by one power of two.
 
-    The divisor is 1 where no square can overflow or vanish, as of most weights. Infinity is above any bound,
-    but it does not exceed infinity: undivided norms would let a weight of 1e20 stay where it is.
+    For most weights no square can overflow or vanish, and the divisor is 1. Undivided norms of a weight of
+    1e20 would both be infinite, and a comparison would leave the weight where it is.
     """
     norms = _change_and_size(X, Y)
     low, high = _SAFE_NORMS

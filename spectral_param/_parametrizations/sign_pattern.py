@@ -107,7 +107,7 @@ class SignPattern(Parametrization):
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""
-        self.pattern = self.pattern.to(W.device)  # A read leaves the result unchanged.
+        self.pattern = self.pattern.to(W.device)  # So that no read has to move it.
         return W.clone()
 
     def _is_wrong(self, W: Tensor) -> Tensor:

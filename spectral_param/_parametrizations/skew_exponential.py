@@ -111,7 +111,7 @@ class SkewExponential(Orthonormal):
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.evaluate(at_least_float32(T)).value  # The base as a read decodes it.
+            W = self.evaluate(at_least_float32(T)).value  # The weight as a read returns it.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(orthonormal.polar_factor(W))

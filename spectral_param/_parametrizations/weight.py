@@ -25,11 +25,11 @@ class OfWeight(nn.Module):
     #: shape, as they are.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: The matrix on which the constraint acts if the weight is the kernel of a convolution. ``"matrix"``, the
-    #: default: on the matrix by which the layer multiplies patches that do not overlap; other kernels are
-    #: refused. ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group,
-    #: although the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the
-    #: norm of the layer for images of every size, which the constraint computes itself.
+    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default: on
+    #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
+    #: ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group, although
+    #: the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the norm of the
+    #: layer for images of every size, which the constraint computes itself.
     convolutions: Literal["matrix", "entries", "layer"] = "matrix"
 
     #: The fewest dimensions of a weight.

@@ -1,9 +1,9 @@
 r"""The recurrence with a named activation as one autograd Function for a whole sequence.
 
 Recording about ten operations for each time step costs autograd several times as much as computing them. Here
-the forward and the backward pass are written by hand. They work in place, on short segments of the sequence
-one by one. So all temporary tensors of a segment stay in the cache, and only the states take memory of the
-size of all states. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
+the forward and the backward pass are written by hand. Both work in place, on one short segment of the
+sequence after the other. So all temporary tensors of a segment stay in the cache, and only the states take
+memory for all steps. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):
@@ -23,8 +23,7 @@ complex gradients (∂L/∂Re + i ∂L/∂Im):
 The derivative of modReLU with respect to its bias is the sign (the phase) of h_t.
 
 All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
-a tiny |z|, where q is large, no digit of this difference is right. So for complex modReLU the moduli |z| are
-stored.
+a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the moduli |z|.
 """
 
 from __future__ import annotations
@@ -105,13 +104,13 @@ def plan_for(
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
         and on_host
-        and not torch._C._len_torch_dispatch_stack()  # A mode would not see what numpy computes.
+        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
         and W.dtype in (torch.float32, torch.float64)
         and every is None
         and (differentiable or return_output)
     )
     if every is None:
-        # On other devices one segment, because each segment launches more kernels.
+        # Other devices use one segment, because each segment launches more kernels.
         whole = in_numpy or not on_host
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
@@ -134,7 +133,7 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
 
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
+    """Return all states, the last states, moduli and starts; None for what is neither returned nor stored."""
     if plan.in_numpy:
         return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
     x, h0, U, W, b = tensors
@@ -331,7 +330,8 @@ class Backward:
 
     Attributes:
         x: Gradient of x, or None.
-        start: Gradient of the states before the earliest segment so far; in the end that of h0, if needed.
+        start: Gradient of the states before the segment handled last; in the end the gradient of h0, if
+            needed.
         weight_ih_T: Transpose of the gradient of U, or None.
         weight_hh: Gradient of W, or None.
         bias: Gradient of b, or None.
@@ -408,7 +408,8 @@ class Backward:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # Not from δ, where the part orthogonal to u can be so large that the part along u is lost.
+                # Not from δ, whose part orthogonal to u can be so large that rounding destroys the part along
+                # u.
                 delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=buffer).mul_(delta)
@@ -459,6 +460,6 @@ def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Any]:
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:
-    """Return, from a segment's rows h, those rows of its last step whose sequences continue."""
+    """Return the rows of a segment's last step, from its rows h, whose sequences continue."""
     start = segment.length - segment.sizes[-1]
     return h[start : start + segment.following]
