@@ -1,4 +1,4 @@
-"""The largest recurrent weights of a GRU or LSTM that one has for which a rate is proven."""
+"""The largest multiples of the recurrent weights of a given GRU or LSTM that have a proven rate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spectral_param.functional._recurrent_modules import check_input_bound, refu
 
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
-# By how much the rates of single layers stay below the one that is asked for, relatively: none for one
-# layer. Where several layers in a row reach it, their common rate is a little larger. Between the last two
-# of these it is found to ``_CLOSE``.
+# Relative margins between the rates of single layers and the requested rate, tried in order; 0 for one layer.
+# If several stacked layers reach a rate, their common rate is slightly larger. Bisection finds the margin
+# between the last two to ``_CLOSE``.
 _MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 
@@ -65,7 +65,7 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
 
 
 class _Scaling:
-    """The recurrent weights of layers, each scaled to less than a rate, so that all together have it."""
+    """Scales the recurrent weights of each layer, so that all layers together have a rate."""
 
     def __init__(self, module: nn.Module, layers: Sequence[Sequence[Weights]], rate: float) -> None:
         self.module, self.rate, self.bound = module, rate, layers[0][0].input_bound
@@ -74,7 +74,7 @@ class _Scaling:
         self.kept = [weight.clone() for weight in self.weights]
 
     def search(self) -> None:
-        """Scale by the largest factors that are found.
+        """Scale by the largest factors found.
 
         Raises:
             NotProvenError: If there are none. The weights are those of before.
@@ -103,7 +103,7 @@ class _Scaling:
         self.multiply(factors)
 
     def scale(self, margin: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
-        """Scale each layer to a rate of its own, and return the factors, which lie between these."""
+        """Scale each layer to a rate by itself, and return the factors, between ``least`` and ``most``."""
         rate, ranges = self.rate * (1 - margin), zip(self.layers, self.weights, least, most, strict=True)
         factors = [_factor(layer, rate, weight.dtype, low, high) for layer, weight, low, high in ranges]
         self.multiply(factors)
@@ -130,7 +130,7 @@ def _recurrent(module: Any) -> list[Tensor]:
 
 
 def _check_possible(layer: Weights, rate: float) -> None:
-    """Raise where no recurrent weights, however small, have the rate."""
+    """Raise if no recurrent weights, however small, have the rate."""
     reach = layer.scaled(0.0).reach()[0]
     unit = int(np.argmax(reach))
     if reach[unit] < rate or (layer.kind == "GRU" and rate == 1):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Originals, how far their image is from the matrix that is wanted, and whether that is near enough."""
+    """Originals, the distance of their image from the wanted matrix, and whether it is small enough."""
 
     originals: Any
     error: float
@@ -16,14 +16,14 @@ class Attempt(NamedTuple):
 
 
 def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
-    """Return the first attempt that is good, else the nearest one; None if there is none.
+    """Return the first good attempt, else the one of least error; None if there are no attempts.
 
-    On the boundary a map has no inverse, or one that rounding destroys. So the matrix is moved inside, by
-    little first.
+    On the boundary a map has no inverse, or rounding makes the inverse useless. So the matrix is moved
+    inside, by increasing margins.
 
     Args:
-        tries: For each margin, how far it moves the matrix, and the attempts there, which are made only if
-            they can be nearer than those before.
+        tries: For each margin, the distance by which the matrix is moved, and the attempts for the moved
+            matrix. They are made only if this distance is below the least error so far.
     """
     best = None
     for moved, attempts in tries:

@@ -32,8 +32,8 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
     Returns:
         Named tuple ``(eigenvalue, right, left)`` of complex tensors with shapes ``(...)``, ``(..., n)`` and
         ``(..., n)``. Of a complex conjugate pair, the eigenvalue in the upper half plane is taken; of other
-        ties, any one. NaN where the matrix is not finite. Where λ is defective (in working precision) the
-        derivative is zero.
+        eigenvalues of equal modulus, any one. NaN where the matrix is not finite. Where λ is defective (in
+        working precision) the derivative is zero.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -60,8 +60,8 @@ def spectral_radius(T: Tensor) -> Tensor:
 
     The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
     Helfrich and Ye (2020). Under torch.compile autograd gives the first derivative only. Transforms of
-    torch.func inside the compiled function give all of them, by PyTorch's formula, which takes the derivative
-    of the modulus through all eigenvectors. So does an exported program.
+    torch.func inside the compiled function, and exported programs, give derivatives of every order, by
+    PyTorch's formula, which differentiates the modulus through all eigenvectors.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
@@ -94,8 +94,8 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
     It is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
-    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. Costs and limits
-    are those of :func:`spectral_radius`.
+    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. For costs and
+    limits see :func:`spectral_radius`.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
