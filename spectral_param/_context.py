@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Types of tensors whose values may be read. A test with a device of its own adds its type.
+# Types of tensors whose values may be read. Tests with their own device add its type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
@@ -79,8 +79,8 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
     """Return a context to compute with the values of plain tensors; None unless all tensors are plain.
 
     A tensor is plain, and its values may be read, if no graph is being recorded and neither a transform of
-    torch.func nor forward mode is active. The context is :func:`precise`; without a ``with`` it changes
-    nothing.
+    torch.func nor forward mode is active. The context is :func:`precise`; it has no effect until it is
+    entered.
     """
     if is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
@@ -93,8 +93,8 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    It is asked where a choice is made: by a read (``Parametrization.forward``), by ``_map.apply``, where a
-    recurrence chooses its path, where a tangent is large, and where an argument is checked to be skew.
+    Its callers make choices by values: a read (``Parametrization.forward``), ``_map.apply``, the choice of a
+    recurrence's path, large tangents, and the check that an argument is skew.
     """
     return plain(*tensors) is not None
 

@@ -1,4 +1,4 @@
-"""A differentiable map: its value, how to pull a gradient back, and the same function by torch's operations.
+"""A differentiable map: its value, its vector-Jacobian product, and the same function by torch's operations.
 
 Fast code runs on plain tensors alone and returns a :class:`Map`, which becomes one node of autograd's graph.
 Compilers, exporters and the transforms of torch.func see the map's ``reference`` instead. This module decides
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, is_wrapped, precise
 
-# The gradients of the inputs for that of the value; None for those that are not needed.
+# From the gradient of the value and flags to the gradients of the inputs; None for unneeded ones.
 PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
 
 
@@ -90,7 +90,7 @@ class Recorded:
     The graph is used only once: a second backward pass evaluates the function again.
     """
 
-    #: The result, and the leaves that it was computed from, until they are used.
+    #: The result and the leaves of its graph, until the graph is used.
     graph: tuple[Tensor, list[Tensor]] | None = None
 
     def __init__(
@@ -193,7 +193,7 @@ def _gradients(
 
 @full_precision
 def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (..., k, m)
-    """Return AX, with derivatives, in the precision of its factors whatever autocast says."""
+    """Return AX, with derivatives, in the precision of its factors, even under autocast."""
     if not (torch.is_grad_enabled() and (A.requires_grad or X.requires_grad)):
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])

@@ -6,7 +6,7 @@ threads.
 
 from __future__ import annotations
 
-# Products of matrices: numpy is faster up to as many operations as those of this size take, where its
+# Numpy multiplies matrices faster up to the number of operations of a product of this size, where its
 # OpenBLAS stays on one thread. Above this size torch is used, because numpy would have to wait for torch's
 # threads.
 NUMPY_PRODUCT = 64
@@ -41,5 +41,5 @@ NUMPY_STATES = 1024
 
 # Sparse matrices: up to this size all eigenvalues take a tenth of a second, less than a proof.
 SPARSE_DENSE = 500
-# Where nothing is proven, all eigenvalues are computed up to this size, for a minute and 200 MB.
+# If no proof succeeds, all eigenvalues are computed up to this size, which takes a minute and 200 MB.
 SPARSE_DENSE_LIMIT = 5000

@@ -19,8 +19,8 @@ from spectral_param._parametrizations.scaled_cayley import ScaledCayley
 from spectral_param._parametrizations.tensors import originals_of
 from spectral_param.functional._checks import check_module
 
-# The originals are checked once in this many steps. A step of Adam changes an entry by the learning rate:
-# from 1, where new signs leave it, to the limit it takes many.
+# The originals are checked once in this many steps. A step of Adam changes an entry by about the learning
+# rate: from at most 1, after new signs, an entry needs many steps to reach the limit.
 _STEPS = 10
 
 
@@ -43,8 +43,8 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
     Call ``rebase`` between an optimizer step and the next forward pass. The optimizer's moments are not
     changed, although they are directions at the old base. They differ from directions at the new base by
     terms of the size of A and fade within a few steps (ten for a momentum of 0.9). The author's code keeps
-    them, too. To drop them, remove the original from ``optimizer.state``. A running average of originals
-    (EMA) has to begin again.
+    them, too. To drop them, remove the original from ``optimizer.state``. Restart a running average (EMA) of
+    the originals.
 
     Args:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and

@@ -26,7 +26,7 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     # Not the modulus, which may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
-    # It is finite for every finite entry.
+    # This size is finite for finite entries.
     exponent = torch.frexp(largest).exponent - 1
     return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
 

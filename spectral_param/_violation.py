@@ -19,9 +19,9 @@ def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None =
 
     It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
     weight that is not finite. Averages of weights that are held after the step leave their sets. This
-    function measures by how much, and :meth:`spectral_param.Parametrization.project` mends it. The call does
-    not affect training. Where FSDP2 shards weights that are held after the step, all processes have to call
-    it.
+    function measures the distance, and :meth:`spectral_param.Parametrization.project` removes it. The call
+    does not affect training. Where FSDP2 shards weights that are held after the step, all processes have to
+    call it.
 
     Args:
         model: Any model.

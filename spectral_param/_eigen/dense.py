@@ -8,9 +8,8 @@ power of two. Then:
    and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient, whose error
    is the product of both residuals.
 2. Residuals and the condition of λ prove that it is simple and not lost in rounding errors.
-3. A λ that is not proven in single precision is computed again in double precision, and if this does not
-   prove it, in other units of the states: badly scaled rows and columns can make a simple eigenvalue look
-   defective.
+3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
+   units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.
 
 All of this runs on the host. A batch on a device is copied to the host in one transfer, and the triples go
 back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806),
@@ -314,7 +313,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
 
 
 def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
-    """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
+    """Return the same for many or large matrices, by torch: torch would have to wait for numpy's threads."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
@@ -362,8 +361,8 @@ def _angles(n: int) -> Array:
 def eigenvalues(T: Tensor) -> Tensor:
     """Return all eigenvalues of matrices ``(..., n, n)``, in no order.
 
-    For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does: 25 x 25 ones in
-    float64, for instance.
+    For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does. An example is the
+    25 x 25 matrix of ones in float64.
     """
     host = T.cpu()
     try:

@@ -56,7 +56,7 @@ from spectral_param._scale import power_of_two_scale
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
     """Return base + x yᴴ, or its real part without the complex matrix.
 
-    By elementwise operations, because autocast and TensorFloat-32 leave them alone.
+    It uses elementwise operations, which autocast and TensorFloat-32 do not affect.
     """
     if not real:
         x, y = x[..., :, None], physical_conj(y)[..., None, :]
@@ -100,8 +100,9 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
-    # If nothing depends on a vector, rhs is zero, and so is x. This holds also where other eigenvalues equal
-    # λ and the matrix is singular. Elsewhere x stays a function of rhs, which has a derivative at 0.
+    # If the function does not depend on the vector, rhs is zero, and so is x. This holds also where other
+    # eigenvalues equal λ and the matrix is singular. Elsewhere x stays a function of rhs, which has a
+    # derivative at 0.
     unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
     return torch.where(degenerate[..., None] | unused, 0, x)
 
@@ -182,7 +183,7 @@ def eigentriple(
 
     Args:
         T: Matrices ``(..., n, n)``.
-        criterion: By what an eigenvalue leads.
+        criterion: Which eigenvalue leads.
         known: The triple of T, if it has been computed.
         regular: Whether all eigenvalues are known to be simple; see
             :func:`spectral_param._eigen.dense.leading_eigentriple`.

@@ -82,7 +82,7 @@ def ritz_vectors(V: Tensor, ritz: Ritz, count: int) -> Tensor:
 
 
 def refreshed(V: Tensor, ritz: Ritz, S: Tensor) -> Tensor:
-    """Return the Ritz vectors, the last ones replaced by some vectors of S, from outside."""
+    """Return the Ritz vectors, the last ones replaced by vectors of S orthogonal to the block."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
     return beside(ritz_vectors(V, ritz, V.shape[-1] - count), S[:, :count])
 
@@ -107,7 +107,7 @@ def orthonormal(V: Tensor) -> Tensor:
 
 
 def random_vectors(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return columns of standard normal numbers, of the size of those of ``like``."""
+    """Return ``count`` columns of standard normal numbers, of the length of the columns of ``like``."""
     return proof.random_rows((count, like.shape[-2]), like, generator).mT
 
 

@@ -11,9 +11,9 @@ increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x �
 
     λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
 
-It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if the space left out is near
-that of the eigenvectors of the larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about
-j² eps p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
+It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if P projects out nearly the
+space of the eigenvectors of larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about j² eps
+p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
 
 Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
 G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
@@ -61,7 +61,7 @@ def chebyshev(x: float, degree: int) -> float:
 
 
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
-    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if nothing is known.
+    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if no bound is proven.
 
     Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n, which proves nothing. If p amplified nothing,
     λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.

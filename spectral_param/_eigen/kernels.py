@@ -1,6 +1,6 @@
 r"""The frequency at which the symbol of a kernel is largest, tracked from step to step, with a proof.
 
-Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) what is proven. The
+Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) the proven bounds. The
 solver computes the norm, and a bound B of this norm from above, at the leading frequency of the last step,
 and at every frequency that turns out to have a larger norm. Frequencies with b(ω) ≤ B need no work.
 
@@ -52,7 +52,7 @@ _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """Finds the peaks of the kernels of one weight. With LAPACK as the solver it stores nothing."""
+    """Finds the peaks of the kernels of one weight. With LAPACK as the solver it has no state."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Peak:
         """Return the peak of each kernel.

@@ -10,8 +10,8 @@ eigenvalues above a: the largest, θ₁, by about e^(2j √(1 - a/θ₁))/2. One
 3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. The result is
    used only if the bound is within ``tolerance`` of the value.
 
-Most steps skip these three. ‖T - T'‖_F bounds by how much σ₂, the second largest singular value, has grown
-since the last step, whose matrix was T'. With a bound of σ₂, a few power steps prove σ by (6) of that file.
+Most steps skip these three. Let T' be the matrix of the last step. Since then, the second largest singular
+value σ₂ has grown by at most ‖T - T'‖_F. With a bound of σ₂, a few power steps prove σ by (6) of that file.
 If this proof fails, as between close singular values, 2 and 3 are done without new random vectors: the last
 bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of that file gives a new bound of σ₂.
 
@@ -192,7 +192,7 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
     v, sigma = norm.pair.vector, float(norm.pair.value)
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
     length = f * sigma
-    # Not a power: of a Python number it raises where it overflows.
+    # Not ``**``, which raises if a Python number overflows.
     if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
     if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Otherwise the multiple is not much nearer.
@@ -253,11 +253,11 @@ def _gap_ratio(upper: float, top: float, T: Tensor) -> float:
 def _audit(
     ritz: Ritz, a: float, degree: int, T: Tensor, gram_error: float
 ) -> tuple[float, float, float, float]:
-    """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
+    """Return the bounds from p(G) Z: the root of b of (2), the bounds of (5) and (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
-    # Many Ritz vectors left out make the rest small, but only those that have converged can be used in (3):
-    # those of residual r_i with r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2, roughly, and the first. This choice does not
+    # Many Ritz vectors left out make the rest small, but (3) can only use converged Ritz vectors: roughly,
+    # the first one and those whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2. This choice does not
     # depend on the random vectors.
     gap = (1 - REACH) * max(top - a, 1e-9 * top)
     squares = ritz.defect.diagonal().real.tolist()
@@ -324,7 +324,7 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Ritz] | None) -> 
 
 
 def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
-    """Return the norm for the leading Ritz vector, and a bound of σ² beside the Ritz value.
+    """Return the norm as a pair and a bound, from the leading Ritz vector and a bound of σ².
 
     V is orthonormal up to some rounding errors, by which value and bound may be too small. The Rayleigh
     quotient of the vector, in double precision, is free of these errors.

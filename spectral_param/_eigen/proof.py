@@ -15,7 +15,7 @@ chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with
 (less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
 most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
 factor: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16 for p = 4, c = 6000,
-and the same for half as many complex ones.
+with the same probability for half as many complex columns.
 
 Any matrices
 ------------
@@ -73,8 +73,8 @@ from spectral_param._matrices import Array
 # p and τ of (1); for sparse matrices, p and c.
 VECTORS, TAU = 16, 0.65
 FEW, MARGIN = 4, 6000.0
-# The largest number of products with a block of random vectors. If powers grow by more than the factor, so do
-# rounding errors.
+# The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
+# last number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
 # T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
 _POWERS = 7
@@ -181,7 +181,7 @@ class Compression(NamedTuple):
     right: Array  # RᴴPR
     right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
     left: Array  # LᴴPᴴL
-    left_defect: Array  # the same for Pᴴ and L
+    left_defect: Array  # the same matrix for Pᴴ and L
     overlap: Array  # LᴴR
     image: Array  # LᴴPR
 

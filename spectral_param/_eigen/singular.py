@@ -8,8 +8,8 @@ Let σ be the largest singular value of T (m, n), m ≥ n, with T v = σ u, Tᴴ
 
 so u vᴴ is the gradient. If several singular values are largest, u vᴴ is a subgradient.
 
-Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². With its norm and
-phase fixed, vᴴ dv = 0,
+Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². If the norm and the
+phase of v are fixed, vᴴ dv = 0 and
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 

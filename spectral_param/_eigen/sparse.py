@@ -5,10 +5,10 @@ if many are close together. In random sparse matrices with n = 10,000 and ten en
 eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
 computed by LAPACK.
 
-1. *Strong components.* In their order T is block triangular, so its eigenvalues are those of the diagonal
-   blocks. A node on no cycle is a 1 x 1 block. So acyclic and nilpotent parts give an exact 0, where LAPACK
-   finds ε^(1/n). A block is skipped if its row or column sums bound its radius by the largest radius found so
-   far.
+1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
+   eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
+   nilpotent parts give an exact 0, where LAPACK finds ε^(1/n). A block is skipped if its row or column sums
+   bound its radius by the largest radius found so far.
 2. *A cycle.* If every node of a block is on one cycle, ρ(T) is the geometric mean of the entries' moduli.
 3. *Perron.* If T ≥ 0, then min (Tx)ᵢ/xᵢ ≤ ρ(T) ≤ max (Tx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
    with T + sI, s > 0, make both bounds converge, also if the lengths of all cycles have a common divisor.
@@ -77,7 +77,7 @@ def spectral_radius(T: Any) -> float:
 def is_acyclic(present: Any) -> bool:
     """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent.
 
-    It is an array or a sparse array of booleans.
+    The graph is an array or a sparse array of booleans.
     """
     count = csgraph.connected_components(present, connection="strong", return_labels=False)
     return bool(count == present.shape[0] and not present.diagonal().any())
@@ -104,7 +104,7 @@ def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
 
 
 def _graph(A: Any) -> Any:
-    """Return A with ones for entries, because csgraph would drop imaginary parts."""
+    """Return A with its entries replaced by ones, because csgraph would drop imaginary parts."""
     return sparse.csr_array((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
 
 

@@ -1,8 +1,8 @@
 r"""The norm of a convolution: the largest one of its symbol, over all frequencies.
 
 A convolution y(p) = Σ_q K_q x(s p + q) with stride s splits into phases: the pixels of x with the same
-remainder modulo s are channels of their own, and with them the stride is 1. So let it be 1, for a kernel K of
-shape (o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
+remainder modulo s become separate channels, which makes the stride 1. So let it be 1, for a kernel K of shape
+(o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
 
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 
@@ -68,7 +68,7 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = 1.0  # Not math.prod, which torch.compile does not know.
+    cosine = 1.0  # Not math.prod, which torch.compile does not support.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.

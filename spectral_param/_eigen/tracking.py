@@ -110,8 +110,8 @@ def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
     """Return T divided by a power of two near its largest entry, that entry, and whether T was divided.
 
-    On the host, a matrix of ordinary size is returned as it is, which saves a copy. There, None is returned
-    for a matrix that is zero or not finite.
+    On the host, a matrix with entries of moderate size is returned undivided, which saves a copy. There, None
+    is returned for a matrix that is zero or not finite.
     """
     largest = _largest_entry(T)
     if T.is_cpu:
@@ -240,7 +240,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
 
 
 # The blocks are held as rows, Rᵀ and Lᴴ, because BLAS is several times faster for few rows than for few
-# columns. The products PR and PᴴL are then those of the rows with Pᵀ and P.
+# columns. The products PR and PᴴL are then products of the rows with Pᵀ and P.
 
 
 def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -272,7 +272,8 @@ def _result(
     """
     T = blocks[0]
     is_real = not T.is_complex()
-    # The rows of T's dtype that multiply those of the blocks. A complex combination of real rows takes two.
+    # Coefficients in T's dtype for combinations of the rows of the blocks. A complex combination of real rows
+    # takes two.
     bases = ritz.bases[0].T, ritz.bases[1].conj().T
     pairs = [np.stack([x.real, x.imag]) if is_real else x[None] for x in (ritz.right, ritz.left)]
     if not is_real:

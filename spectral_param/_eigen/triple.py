@@ -99,7 +99,7 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     """
     own = torch.finfo(W.dtype).eps
     floor = degenerate_threshold(W.dtype)
-    # On the host and in double precision, whose range is that of the scales.
+    # On the host and in double precision: the scales may be beyond the range of single precision.
     B, d = _balance(W)
     right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
     right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))

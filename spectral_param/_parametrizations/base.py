@@ -1,4 +1,4 @@
-"""The contract of all constraints: what a subclass defines, and what PyTorch and users call."""
+"""The base class of all constraints: methods that a subclass defines, and methods for PyTorch and users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Parametrization(InSet):
             :func:`spectral_param.constrain` sets it from the module.
     """
 
-    #: Whether the weight depends on ``training``, so that a switch to evaluation and back is a change.
+    #: Whether the weight depends on ``training``. A switch between training and evaluation then counts as a
+    #: change.
     depends_on_training: bool = False
 
     #: Name of the attribute with the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
@@ -83,7 +84,7 @@ class Parametrization(InSet):
         self._warned = False  # That a matrix has no derivative.
         self._memory = Memory()
 
-    # A subclass defines, beside the set ---------------------------------------------------------------
+    # Methods of the map, for subclasses -----------------------------------------------------------------
 
     def reference(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` by torch's operations.
@@ -143,7 +144,7 @@ class Parametrization(InSet):
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
+        """Return pairs of a constraint and its originals, for this constraint and for nested ones."""
         return [(self, originals)]
 
     # PyTorch and users call ---------------------------------------------------------------------------

@@ -44,9 +44,9 @@ def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
 class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
-    Each diagonal block has a constraint of its own, and the couplings above them are free. The eigenvalues of
-    W are those of the blocks, for all couplings C. In a recurrence, block i of the state receives block j
-    through the coupling (i, j).
+    Each diagonal block has its own constraint, and the couplings above the blocks are free. The eigenvalues
+    of W are the eigenvalues of the blocks, for all couplings C. In a recurrence, block i of the state
+    receives block j through the coupling (i, j).
 
     Example:
         >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
@@ -57,8 +57,9 @@ class BlockTriangular(Parametrization):
 
     Args:
         blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
-            library, which may refuse a block outside its set instead of projecting it. It is copied; the
-            given instance is not changed. ``None`` leaves the block unconstrained.
+            library, which may refuse a block outside its set instead of projecting it. Each block gets a copy
+            of its parametrization; the given instance is not changed. ``None`` leaves the block
+            unconstrained.
         coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
             paper and the default of :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)`` of block
             numbers with row < column.
@@ -69,7 +70,7 @@ class BlockTriangular(Parametrization):
     Source: eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
     Memory" (AAAI 2020), for any number of blocks.
 
-    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
+    ``original0``, ``original1``, … are first the originals of the blocks from top to bottom, then the
     couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
     the zeros.
 
@@ -212,7 +213,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *couplings
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the sum over the blocks and couplings that are trained."""
+        """Return the sum of the free parameters of the trained blocks and couplings."""
         own, couplings = self._divide(originals)
         total = sum(count_free(block, each) for block, each in zip(self.blocks, own, strict=True))
         return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))

@@ -79,8 +79,8 @@ class BoundedGain(Searched):
     space models" (2025), whose set is complete for square systems.
 
     The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
-    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, of which the upper triangle is used. A
-    step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
+    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, but only the upper triangle of T is used.
+    A step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
 
     Registration starts from the given weight. One outside the set keeps its frequency response up to a
     factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before that, an A
@@ -97,8 +97,8 @@ class BoundedGain(Searched):
     On the bound the derivative towards the inside is zero, as for every smooth map onto this set: training
     reaches the bound and leaves it again, but slowly. If this matters, start with a smaller gain.
 
-    The distance of a weight from the set is the excess of its gain over γ; ``project`` takes the weight with
-    which registration starts, a little inside.
+    The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
+    with which registration would start, a little inside.
     """
 
     shapes = "any"

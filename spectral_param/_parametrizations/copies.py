@@ -50,7 +50,7 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
 
 
 def give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give the parametrized modules that deepcopy is creating a class of their own.
+    """Give each parametrized module that deepcopy is creating its own class.
 
     PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
     shares this class between module and copy. Removing a parametrization from the copy would then remove it

@@ -3,7 +3,7 @@
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
 precision change the numbers of a buffer; averages of integers or booleans are meaningless. So the buffers are
 floating-point, and a constraint reads them through these functions. They turn any numbers into signs, flags,
-a permutation or an orthogonal matrix, and the mean of equal buffers into the same value as one of them.
+a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of the buffers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())
-    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; ten times that is what averaging may add unseen.
+    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; averaging may add ten times this number.
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
         return B
     return polar_factor(B.double()).to(B.dtype)

@@ -20,8 +20,8 @@ from spectral_param.functional._checks import check_real
 class DoublyStochastic(Parametrization):
     r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes without amplification.
 
-    Its norm is exactly 1, and so is that of any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of
-    the entries of Wx is that of x. If each token has its own matrix, as computed by a network, use
+    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of the entries
+    of Wx is that of x. If each token has its own matrix, as computed by a network, use
     :func:`spectral_param.functional.doubly_stochastic`, the function behind this constraint.
 
     Example:
@@ -49,10 +49,10 @@ class DoublyStochastic(Parametrization):
     network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. Zeros that no permutation
-    avoids, as in a triangular matrix of ones, are lost or gained; see
-    :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
-    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. If the positive entries
+    are not a union of permutations (as in a triangular matrix of ones), some zeros become positive or some
+    entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or
+    columns without a positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
     error. Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register a

@@ -56,10 +56,9 @@ class FrobeniusNorm(Measured):
         ValueError: If an argument is outside its range; at registration, if the weight has no such axis, or,
             with ``"equal"``, a slice of zeros, which the message names.
 
-    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch:
-    three dimensions are a weight of three axes, and a kernel has the axes that PyTorch gives it, whatever its
-    groups. Each gate of an LSTM or GRU has its norm by itself, and ``dim`` counts within a gate. A weight of
-    one dimension is one slice.
+    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch.
+    A kernel has the axes of its PyTorch tensor, also with groups. Each gate of an LSTM or GRU has its norm by
+    itself, and ``dim`` counts within a gate. A weight of one dimension is one slice.
 
     The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
     the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
@@ -77,8 +76,9 @@ class FrobeniusNorm(Measured):
 
     If the weight is held after the step, the optimizer gets the gradient along the sphere. With ``"at_most"``
     this is so only for slices of norm c that a step would lengthen; others get the whole gradient. So the
-    weight stops at stationary points of the constrained problem, whatever Adam and others divide the gradient
-    by. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms only through the weight.
+    weight stops at stationary points of the constrained problem, even if the optimizer divides the gradient
+    entry by entry, as Adam does. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms
+    only through the weight.
 
     The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|. ``project`` takes the
     nearest weight of the set, each slice scaled.
@@ -104,7 +104,7 @@ class FrobeniusNorm(Measured):
         return axis
 
     def _layout_of(self, W: Tensor) -> Slices:
-        # The groups of a convolution are no blocks of their own.
+        # The groups of a convolution are not treated as blocks.
         return slices_of(W, "FrobeniusNorm", self.dim, 1 if self.kernel_dims else self.gates)
 
     # The map --------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def adds_up(self) -> bool:  # type: ignore[override]
-        """Whether all slices have one norm, none is a gate, and none has to stay zero."""
+        """Whether all slices have one norm, the weight has no gates, and no slice has to stay zero."""
         is_gated = self.gates > 1 and not self.kernel_dims
         return getattr(self.norm, "ndim", 0) == 0 and not is_gated and self.padding_idx is None
 

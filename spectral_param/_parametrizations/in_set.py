@@ -72,7 +72,7 @@ class InSet(OfWeight):
 
         The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
         constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
-        gets the projection stays there, whatever it divides the entries by.
+        gets the projection stays there, even if it divides the gradient entry by entry.
 
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
@@ -126,7 +126,7 @@ class InSet(OfWeight):
         return id(self)
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight in this set, and what to do instead; None if it can.
+        """Return why an optimizer cannot hold a weight in this set, and what to do instead; None if it can.
 
         By default it can if the class has :meth:`near` or :meth:`put_back`.
         """
@@ -218,7 +218,7 @@ class InSet(OfWeight):
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
-            eps: Relative rounding error that X may have; by default that of its dtype.
+            eps: Relative rounding error allowed for X; by default the rounding error of its dtype.
         """
         try:
             with torch.no_grad():

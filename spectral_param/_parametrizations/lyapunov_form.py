@@ -126,8 +126,8 @@ class LyapunovForm(Searched, Bounded):
     "Contracting implicit recurrent neural networks" (2020).
 
     The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
-    diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. A weight within the
-    bound may have no quadratic form: its distance is that from the nearest weight found with a form.
+    diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
+    bound without a quadratic form, the distance is measured to the nearest weight found with a form.
     ``project`` takes the weight with which registration starts.
     """
 

@@ -91,7 +91,7 @@ class Measured(Bounded):
         return torch.where(self._stays(W, made)[..., None, None], W, made)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices; one that would move by rounding keeps its bits."""
+        """Return members near finite matrices. A matrix that would move only by rounding keeps its bits."""
         return moved(W, self.near(W), eps)
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class _Read(NamedTuple):
     weight: Tensor  # The value as a weight of PyTorch.
     pull_back: PullBack
     reference: Callable[..., Tensor]
-    unwritten: list[Tensor]  # Made by the first read without a graph on the host; nothing writes to it.
+    unwritten: list[Tensor]  # Created by the first read without a graph on the host, and never written to.
 
     def copy(self) -> Tensor:
         """Return the weight without a graph, on the host copied at the first write."""
@@ -116,7 +116,7 @@ class Memory:
     ) -> Tensor:
         """Return the weight for plain originals. The constraint is evaluated if something has changed.
 
-        ``context`` is that of :func:`spectral_param._context.plain`.
+        ``context`` is the result of :func:`spectral_param._context.plain`.
         """
         last, shared = self.last, self.shared()
         # The parametrization before this one returns a new tensor at each read.
@@ -172,7 +172,7 @@ def _mark(t: Tensor) -> _Mark:
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
-    """Return whether originals of the same marks, and the state, still have the values of the last read."""
+    """Return whether originals of unchanged marks, and the state, still have the last read's values."""
     asked: list[Tensor] = []
     if not _are_same(originals, last.originals, asked):
         return False
@@ -229,7 +229,7 @@ def _evaluated(
             weight = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
-        # load_state_dict(assign=True) has put other originals in the place of the registered ones.
+        # load_state_dict(assign=True) has replaced the registered originals.
         constraint._become_like(W)
     if state is None:
         # Edits of the weight must not reach the copies.
@@ -300,7 +300,7 @@ def state_of(constraint: nn.Module) -> State | None:
     """Return the state, with the values themselves.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters beside the originals, or on a
+        None if the weight depends on more than can be seen: on parameters other than the originals, or on a
         module of another library.
     """
     parts: list[nn.Module] = [constraint]

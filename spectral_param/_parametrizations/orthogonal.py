@@ -13,7 +13,7 @@ from spectral_param._sets import orthonormal
 
 
 class Orthonormal(Parametrization):
-    """A constraint whose set has all matrices with orthonormal columns, unless a subclass says otherwise.
+    """A constraint whose set, unless a subclass redefines it, has all matrices with orthonormal columns.
 
     The distance is ‖WᴴW - I‖ in the Frobenius norm, a bound of every |σᵢ² - 1| for the singular values σᵢ.
     The projection is the nearest member, the polar factor.

@@ -30,7 +30,7 @@ _WORTH = 0.7
 
 
 class ScaledCayley(Orthonormal):
-    r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
+    r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
 
     A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
     this constraint by default for orthogonal weights.
@@ -63,8 +63,9 @@ class ScaledCayley(Orthonormal):
     Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
     Convolutional Layers with the Cayley Transform" (ICLR 2021), tall.
 
-    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it, and a
-      checkpoint brings its own. T is the weight's ``original``.
+    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration, assignment and
+      :func:`spectral_param.rebase` choose D; loading a checkpoint restores the saved D. T is the weight's
+      ``original``.
     - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
 
     Registration takes the nearest weight of the set, the polar factor, and chooses D so that I + A is well
@@ -226,7 +227,7 @@ class ScaledCayley(Orthonormal):
         """
         n = like.shape[-1]
         if like.shape[-2] > n:
-            # A random matrix with orthonormal columns: the papers have square ones only.
+            # A random matrix with orthonormal columns: the papers have square matrices only.
             return self.invert(self.near(torch.randn_like(like)))
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():

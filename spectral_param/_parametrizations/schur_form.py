@@ -105,7 +105,7 @@ class SchurForm(Searched):
     eigenvalues are pairs, and for odd n one is real.
 
     The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
-    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
+    LAPACK's real Schur form. A step costs the map of P, plus two matrix products forward and four backward.
 
     The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
     normality, over its bound, and 0 without bounds; ``project`` takes the weight with which registration
@@ -247,7 +247,7 @@ class SchurForm(Searched):
 
     @torch.no_grad()
     def eigenvalues(self, *originals: Tensor) -> Tensor:
-        """Return the eigenvalues of V, which are those of the blocks of Λ.
+        """Return the eigenvalues of V, computed from the blocks of Λ.
 
         Args:
             originals: The tensors that the optimizer trains.
@@ -288,7 +288,7 @@ class SchurForm(Searched):
 
     @property
     def _count(self) -> int:
-        """The number of originals before those of P."""
+        """The number of originals before the originals of P."""
         return 4 if self.form == "exact" else 3
 
     def _folded(self, gamma: Tensor) -> Tensor:

@@ -49,14 +49,14 @@ class SignPattern(Parametrization):
     order does not keep the spectral radius: changed signs change the eigenvalues.
     :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If it follows in the list, the diagonal of
     the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal smaller).
-    :func:`spectral_param.constrain` checks that.
+    :func:`spectral_param.constrain` checks this condition.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
     T = W; registration first sets entries of the wrong sign to zero.
 
-    The distance of a weight from the set is its largest entry of a wrong sign; ``project`` takes the
-    nearest weight of the set, with zeros in place of such entries.
+    The distance of a weight from the set is the largest modulus of an entry of the wrong sign; ``project``
+    takes the nearest weight of the set, with zeros in place of such entries.
     """
 
     pattern: Tensor

@@ -35,7 +35,7 @@ class SingularValues(Searched):
     Args:
         margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
             stays inside the interval. For a large trained number f (see below; 20 in float32), σ rounds to
-            the edge, where the gradient is zero. The default, 0.01, is that of the authors' code.
+            the edge, where the gradient is zero. The default is 0.01, as in the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.
@@ -49,12 +49,12 @@ class SingularValues(Searched):
     and the margin m. No singular value decomposition is differentiated, so equal singular values, as in the
     paper's initialization, cause no problem.
 
-    The originals are those of :class:`spectral_param.Householder` for U, the same for V, and f:
+    The originals are the originals of :class:`spectral_param.Householder` for U, then for V, and f:
     ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
 
-    The weight has any shape. A tall one, ``(..., m, n)``, has a U of n orthonormal columns; a wide one is the
-    transpose of a tall one. Registration computes the singular value decomposition and moves singular values
-    from outside the interval to 0.99 of the margin. (For real weights and center 1,
+    The weight has any shape. For a tall weight, ``(..., m, n)``, U has n orthonormal columns; a wide weight
+    is the transpose of a tall one. Registration computes the singular value decomposition and moves singular
+    values from outside the interval to 0.99 of the margin. (For real weights and center 1,
     ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
@@ -93,7 +93,7 @@ class SingularValues(Searched):
         return (U * (self.center + self.margin * torch.tanh(f / 2))[..., None, :]) @ V.mH
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and its originals: this one, and those of U and V."""
+        """Return pairs of a constraint and its originals, for this constraint and for U and V."""
         left, right, _ = _factors(originals)
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
@@ -104,7 +104,7 @@ class SingularValues(Searched):
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return the originals of U and V, and f; and the distances of singular values from the interval.
 
-        Those outside are moved to 0.99 of the margin, because the map is flat on the bound.
+        Singular values outside are moved to 0.99 of the margin, because the map is flat on the bound.
 
         Raises:
             InManifoldError: For fewer reflections than columns, which cannot be computed from W.

@@ -25,9 +25,9 @@ Angles = Literal["henaff", "cayley"]
 class SkewExponential(Orthonormal):
     r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
-    A tall weight has orthonormal columns, a wide one orthonormal rows. :class:`spectral_param.ScaledCayley`
-    is faster and has nearly the same set. Take this map for expRNN and, with :func:`spectral_param.rebase`,
-    for dtriv.
+    A tall weight has orthonormal columns, a wide weight orthonormal rows.
+    :class:`spectral_param.ScaledCayley` is faster and has nearly the same set. Take this map for expRNN and,
+    with :func:`spectral_param.rebase`, for dtriv.
 
     Example:
         >>> layer = torch.nn.Linear(64, 16)
@@ -46,8 +46,8 @@ class SkewExponential(Orthonormal):
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
-    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
-    geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
+    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map equals geotorch's
+    ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
     The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
     direction of T, and a wide one is the transpose of a tall one: Edelman, Arias and Smith, "The Geometry of

@@ -57,10 +57,10 @@ class SpectralAbscissa(Measured):
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
-    - If several eigenvalues are rightmost, the gradient is that of one of them.
-    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤
-      10\sqrt{eps}`, as they are and after balancing. It has no usable derivative. The gradient then treats α
-      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    - If several eigenvalues are rightmost, the gradient of one of them is taken.
+    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
+      both with and without balancing. It has no usable derivative. The gradient then treats α as a constant,
+      and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     ROUNDINGS = 4

@@ -51,8 +51,8 @@ class SpectralNorm(Measured):
             although ‖T‖ ≤ c, by no more than the two differ.) While T is scaled, the loss does not depend on
             its size: a weight of one row, whose only singular value is its length, cannot come back inside by
             training. Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
-            ``optimizer=``. ``"equal"``: ‖W‖ = c always; of a convolution
-            the bound is c, see below.
+            ``optimizer=``. ``"equal"``: ‖W‖ = c always; for a convolution the bound of the norm is c, see
+            below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular

@@ -30,9 +30,9 @@ Of = Literal["weight", "absolute"]
 class SpectralRadiusNorm(Measured):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / ρ(T)`.
 
-    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
-    what a long product of W does. It does not bound a single step or a network with ReLU;
-    :class:`spectral_param.SpectralNorm` does.
+    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius
+    determines the growth or decay of long products of W. It does not bound a single step or a network with
+    ReLU; :class:`spectral_param.SpectralNorm` does.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -43,8 +43,9 @@ class SpectralRadiusNorm(Measured):
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration, so that a trained network keeps its outputs. The ``state_dict`` has what
-            ``"present"`` found, a tensor, and what is set later, but not the constructor's number.
+            registration, so that a trained network keeps its outputs. The ``state_dict`` saves a radius that
+            is a tensor, was found by ``"present"``, or was set later, but not a number given to the
+            constructor.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
             Call :func:`spectral_param.rebase` after the steps, hold the weight after them with
@@ -55,8 +56,8 @@ class SpectralRadiusNorm(Measured):
             opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
-            from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
-            error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
+            from step to step" in the derivation). Tracked eigenvalues have errors of the working precision ε,
+            and their gradients errors of about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
             where it is faster. The tracking state is a cache and is not saved: a resumed run differs from an
             uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
@@ -79,15 +80,15 @@ class SpectralRadiusNorm(Measured):
     as much as the first.
 
     The distance of a weight from the set is ``|ρ(W) - r|``; with ``"at_most"`` or an open latch it is
-    max(ρ(W) - r, 0). ``project`` scales W as a read does, and leaves latches as they are.
+    max(ρ(W) - r, 0). ``project`` scales W as a read does, and does not change latches.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
+    - If several eigenvalues have the largest modulus, the gradient of one of them is taken. The second
       derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
     - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      as they are and after balancing. It has no usable derivative. The gradient then treats ρ as a constant.
+      both with and without balancing. It has no usable derivative. The gradient then treats ρ as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
       overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
 
@@ -200,7 +201,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
+        """Return the triple of T/scale from the triple of T; None if λ has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
@@ -339,8 +340,8 @@ def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n),
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
 
-    Like the eigenvalues, this measure does not depend on the units of rows and columns, T -> D⁻¹TD. It is at
-    most the largest entry, and zero for a triangular nilpotent matrix.
+    Like the eigenvalues, this measure does not depend on the units of rows and columns, T -> D⁻¹TD. The
+    measure is at most the largest entry, and zero for a triangular nilpotent matrix.
     """
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))

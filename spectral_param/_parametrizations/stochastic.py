@@ -23,7 +23,7 @@ class Stochastic(Parametrization):
     r"""Weight with entries ≥ 0 and rows of sum 1: each output is a weighted mean of the inputs.
 
     A square weight is the transition matrix of a Markov chain: W[i, j] is the probability of going from i to
-    j. Its spectral radius is 1, and so is that of a product of such weights.
+    j. The spectral radius is 1, also of products of such weights.
     :func:`spectral_param.analysis.stationary_distribution` gives the long-run distribution of the chain.
 
     Example:
@@ -42,17 +42,18 @@ class Stochastic(Parametrization):
     Raises:
         ValueError: If ``floor`` is outside its range.
 
-    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are those of the
-    softmax times 1 - ε: the second term maps each of their left eigenvectors, whose entries have the sum 0,
-    to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19, 1952).
+    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are 1 - ε times the
+    eigenvalues of the softmax: the second term maps each of their left eigenvectors, whose entries have the
+    sum 0, to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19,
+    1952).
 
     Registration takes a weight of any shape without negative entries, and divides each row by its sum. A row
     that then has an entry below ε/n is mixed with 1/n until it has none. Negative entries and rows without a
     positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
-    error. Its derivative is as small: **zeros stay zeros in training**, as those of a graph should. To let
-    all entries train, register ``0.9 * W + 0.1 / n``.
+    error. Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of a
+    graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"

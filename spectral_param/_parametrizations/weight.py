@@ -18,11 +18,11 @@ from spectral_param.functional._checks import check_matrix
 
 
 class OfWeight(nn.Module):
-    """What a constraint knows of its weight: shape, layout, dtype and device."""
+    """The properties of a constraint's weight: shape, layout, dtype and device."""
 
     #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
-    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
-    #: shape, as they are.
+    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: matrices of any
+    #: shape, not transposed.
     shapes: Literal["square", "tall", "any"] = "square"
 
     #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default: on
@@ -51,9 +51,9 @@ class OfWeight(nn.Module):
         super().__init__()
         # setattr would need a constructed module.
         vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
-        # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
-        # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
-        # the real originals of a complex weight.
+        # The weight's shape, known after registration. An empty buffer stores its dtype and device, because
+        # Module.to converts buffers as it converts the weight. The second buffer has the dtype of the real
+        # originals of a complex weight.
         vars(self).update(_shape=None, _layout=PLAIN, _is_after=False)
         vars(self)["_use"] = ""  # The weight that the constraint belongs to, for a message.
         for name in ("_like", "_like_real"):
@@ -131,7 +131,7 @@ class OfWeight(nn.Module):
     def _check_stays_of_its_kind(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise if a conversion makes a real weight complex, or drops the imaginary parts of a complex one.
 
-        PyTorch asks here before it converts the originals.
+        PyTorch calls this method before it converts the originals.
 
         Raises:
             UnsupportedDtypeError: If so.

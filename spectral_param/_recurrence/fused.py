@@ -133,7 +133,7 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
 
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return all states, the last states, moduli and starts; None for what is neither returned nor stored."""
+    """Return all states, the last states, moduli and starts; None in place of tensors that are not needed."""
     if plan.in_numpy:
         return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
     x, h0, U, W, b = tensors

@@ -7,7 +7,7 @@ torch's convention, with the argument of the update gate clamped at L, a number 
     ν &= \tanh(a_n + r ⊙ g), \qquad h^+ = (1 - z) ⊙ ν + z ⊙ h.
 
 ``a`` is the contribution of the input, for all steps at once, including the biases of r and z. The fast path
-is one autograd Function for a sequence. Its backward pass, with δ the gradient of h⁺:
+is one autograd Function for a sequence. The backward pass, with δ the gradient of h⁺:
 
 .. math::
     δν = (1 - z)(1 - ν^2)\, δ, \quad δr = g\, r (1 - r)\, δν, \quad δz = (h - ν)\, z (1 - z)\, δ, \quad

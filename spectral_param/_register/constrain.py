@@ -107,10 +107,10 @@ def constrain(
     of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
     constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
     padding, and bounds the norm of the layer. Constraints on entries and rows, as
-    :class:`spectral_param.FrobeniusNorm`, take every kernel as it is.
+    :class:`spectral_param.FrobeniusNorm`, take every kernel.
 
     **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
-    nothing, and the ``state_dict`` is that of the module without the constraint.
+    nothing, and the ``state_dict`` does not change by the constraint.
 
         >>> layer = torch.nn.Linear(64, 64)
         >>> optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)

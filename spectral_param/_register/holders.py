@@ -27,7 +27,7 @@ _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
 
 
 def prepared(link: L, owner: nn.Module, name: str, gates: int | None) -> L:
-    """Return a copy of the constraint that knows how its module holds the weight."""
+    """Return a copy of the constraint with the gates and kernel shape of its module."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):
         link.gates = known_gates(owner, name) if gates is None else gates
@@ -149,7 +149,7 @@ _OWN = (
 
 
 def _check_padding(owner: Any) -> None:
-    """Raise for a convolution whose padding makes its norm larger than that of its kernel."""
+    """Raise for a convolution whose norm is larger than the norm of its kernel because of its padding."""
     kind, mode, padding = type(owner).__name__, owner.padding_mode, owner.padding
     if mode not in ("zeros", "circular"):
         raise ValueError(

@@ -29,8 +29,8 @@ The derivative: one elimination without cancellation
 ----------------------------------------------------
 A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, with a and b such that all sums of rows
 and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition is
-:math:`a = W(G - 1 b^T)` by rows. The second is that b is the fit of :math:`b_j - b_k` to the differences
-:math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
+:math:`a = W(G - 1 b^T)` by rows. The second condition says that b is the least-squares fit of :math:`b_j -
+b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
 
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 
@@ -55,7 +55,7 @@ from torch import Tensor
 _FIRST_RANGE = 8.0
 # If the range of a step is below these numbers, the whole step is taken; t doubles; steps square the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
-# The most steps on the host, and the number of steps on a device. A search for bad logits found 35, n = 64.
+# Largest number of steps on the host; number of steps on a device. A search for bad logits found 35, n = 64.
 STEPS = 50
 # Number of matrices scaled together on the host, whose rows stay in a core's cache.
 CHUNK = 4096

@@ -86,7 +86,7 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
 
     Args:
         K: ``(..., n + m, n + p)``.
-        T: ``(..., n, n)``, of which the upper triangle is read.
+        T: ``(..., n, n)``; only the upper triangle is read.
         gain: γ.
         radius: r.
         eps: At least the rounding error of the dtype.
@@ -179,8 +179,8 @@ def gain_of(W: Tensor, n: int) -> float:
 def change(W: Tensor, given: Tensor, n: int) -> float:
     """Return the largest change of an entry relative to the largest of its block.
 
-    The largest entry of A is taken as at least 1, the bound of A, and that of D as at least the product of
-    those of B and C.
+    The largest entry of A is taken as at least 1, the bound of A, and the largest entry of D as at least the
+    product of the largest entries of B and C.
     """
     if not bool(W.isfinite().all()):
         return math.inf

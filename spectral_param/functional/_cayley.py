@@ -370,7 +370,7 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
     accurate.)
 
     Args:
-        A: Skew matrices of shape ``(..., n, n)``. Derivatives are those along skew matrices.
+        A: Skew matrices of shape ``(..., n, n)``. Derivatives are defined along skew matrices.
         d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
 
     Returns:
@@ -409,7 +409,7 @@ def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
     It can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass saves a
-    linear solve. (geotorch's own Cayley map is that of -A/2.)
+    linear solve. (geotorch's own Cayley map is the transform of -A/2.)
 
     Args:
         A: Skew matrices of shape ``(..., n, n)``.

@@ -195,7 +195,7 @@ class _Attempt(NamedTuple):
 
 
 def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Return the [K; θ] in ``dtype`` whose map is nearest to V, and by how much ‖ΘVΘ⁻¹‖ > 1 for all Θ."""
+    """Return the [K; θ] in ``dtype`` whose image is nearest to V, and the excess of min ‖ΘVΘ⁻¹‖ over 1."""
     exact = torch.from_numpy(V)
 
     def attempt(d: Array, margin: float) -> _Attempt:

@@ -17,9 +17,9 @@ The minimum over (d, u), for growing t, of
 .. math:: t u - \log\det(I - e^{-u} A^T A) - \sum_i \log(1 - d_i^2/c^2)                               (1)
 
 follows the least u = log ‖A‖². The second term is Σ_k e^(-ku) tr (AᵀA)^k / k. The Schatten norms are convex
-in d as the norm is, and they are log-convex, so (1) is convex. At its minimum the derivative for u says w₁ +
-w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. The derivative for d says, without the box, that the weighted sum of
-log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
+in d as the norm is, and they are log-convex, so (1) is convex. At the minimum of (1) the derivative for u
+gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
+of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
 least log ‖A‖² by at most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
 
 Let the A of (1) be divided by e^(u/2), R = (I - AᵀA)⁻¹, L = (I - AAᵀ)⁻¹ = I + A R Aᵀ and B = LA = AR. From
@@ -45,8 +45,8 @@ For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - 
 Cost
 ----
 A step is one inverse, one solve and a few products. 20 to 40 steps were needed for most matrices that were
-tried, a second for n = 256; up to 160 for triangular ones and others without a way back. The products of a
-sparse W cost next to nothing.
+tried, which takes a second for n = 256. Up to 160 steps were needed for triangular and other reducible
+matrices. Products with a sparse W have negligible cost.
 """
 
 from __future__ import annotations

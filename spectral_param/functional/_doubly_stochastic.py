@@ -29,18 +29,18 @@ def doubly_stochastic(T: Tensor) -> Tensor:
     r"""Return the doubly stochastic matrices of logits: positive, with rows and columns of sum 1.
 
     :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` for the only f and g that make all sums 1. Logits of equal sizes
-    give 1/n; logits that prefer a permutation give nearly this permutation. A number that is added to a row
-    or a column of T changes nothing. The spectral norm and the spectral radius of W, and of any product of
-    such matrices, are 1.
+    give 1/n; logits that prefer a permutation give nearly this permutation. Adding a number to a row or a
+    column of T does not change W. The spectral norm and the spectral radius of W, and of any product of such
+    matrices, are 1.
 
     The sums are 1 to rounding, also if W is nearly a permutation or nearly splits into blocks. Entries have
     absolute errors of about eps; the relative errors of small entries are larger. Sinkhorn's alternating
     divisions converge to the same W, but for logits of size 6 and more, their error after twenty steps is 5
-    %. The steps here are Newton's, and the gradient is one elimination: nothing is unrolled.
+    %. This function takes Newton steps, and computes the gradient by one elimination, without unrolling.
 
     **Limit.** Once the largest entry of each row, and then of each column, is subtracted, logits below -60
     count as -60. So no T whose entries differ by at most 60 is changed, and every finite T gives a doubly
-    stochastic matrix. The gradient is that of this function.
+    stochastic matrix. The gradient includes this limit.
 
     Source: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic matrices"
     (Annals of Mathematical Statistics 35, 1964).
@@ -50,7 +50,7 @@ def doubly_stochastic(T: Tensor) -> Tensor:
 
     Returns:
         Tensor of the shape and the dtype of T. In half precision, it is computed in single precision and
-        rounded. A matrix with NaN or infinite logits gives NaN, and leaves the others of its batch alone.
+        rounded. A matrix with NaN or infinite logits gives NaN, and does not affect others of its batch.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.

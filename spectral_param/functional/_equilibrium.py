@@ -206,7 +206,7 @@ class _Equilibrium(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
-    """(W, D, g, problem) -> the λ = D(Wλ + g) of rows."""
+    """(W, D, g, problem) -> the solution λ of λ = D(Wλ + g), by rows."""
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, slope: Tensor, g: Tensor, problem: Problem) -> Tensor:

@@ -7,7 +7,7 @@ the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂h/∂X, 0),
 >= 0 with h(X) = r. Each sweep takes the slopes where the last one ended, and finds λ by bisection. The outer
 search is over log d, by L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
 
-Of an LSTM, whose unit has the states h and c, the best scaling of c for a scaling d of h is known. With
+The unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. With
 forget gates of at most f̄, and with the part R of δc⁺ that comes from differences of h, the least d_c with
 δc⁺ <= r d_c is R/(r - f̄), and so h = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
 
@@ -172,7 +172,7 @@ class _Search:
         self.best, self.least = self.last, math.inf
 
     def run(self) -> Tensor:
-        """Return the nearest X that is found."""
+        """Return the nearest X found."""
         bounds = scipy.optimize.Bounds(-_REACH, _REACH)
         options = {"maxiter": _STEPS, "maxls": 8}
         log_d = np.zeros(len(self.given))

@@ -77,7 +77,7 @@ class _Scaling:
         """Scale by the largest factors found.
 
         Raises:
-            NotProvenError: If there are none. The weights are those of before.
+            NotProvenError: If there are none. The weights are then unchanged.
         """
         least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
         failed = 0.0
@@ -158,7 +158,7 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
     """Return the largest t, to 1e-8, for which a layer has the rate by itself, once rounded.
 
-    It has the rate for ``least``, and t <= ``most``.
+    The layer must have the rate for t = ``least``; t is at most ``most``.
     """
     if has_rate(layer.scaled(most), rate):
         return most

@@ -36,9 +36,9 @@ it are removed; or from the left, from layer 1 up to layer L, once all rays abov
 rotation from the right, its angles are read from rows of the remaining product that column p+1 reaches and
 column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
-column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
-columns, up and down exchanged. This is the order of the paper, and it succeeds for every unitary matrix to
-machine precision.
+column p reaches row p + min(j-2, rays above), neither beyond n-1. For removal from the left the same holds,
+with rows and columns exchanged, and up and down. This is the order of the paper, and it succeeds for every
+unitary matrix to machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of
 the rotations. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
@@ -101,8 +101,8 @@ def givens_operator(
     What depends on the angles alone is computed once, for all calls of the function.
 
     Args:
-        theta: Angles, shape ``(..., r)``: those of F¹, then those of F² and so on, each from top to bottom.
-            The number of layers follows from r, which is n(n-1)/2 for L = n.
+        theta: Angles, shape ``(..., r)``: first for F¹, then for F² and so on, each from top to bottom. The
+            number of layers follows from r, which is n(n-1)/2 for L = n.
         phi: Phases of the rotations, of the shape of theta; None for real rotations.
         d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
         order: ``"rectangular"``, the default, works for every n; ``"fft"`` needs a power of two. See

@@ -21,11 +21,12 @@ The map is onto: let VᴴPV ≤ P for a positive definite P = SᴴS. Such a P ex
 for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular
 value decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
 
-The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
-for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks".
-Their parametrizations have more numbers, 5n² in place of 2n²: any matrix with 2n rows, and a skew part.
-K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1 the entries of K are 2
-to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same factor.
+The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
+fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
+equilibrium networks". Their parametrizations have more numbers, 5n² in place of 2n²: any matrix with 2n rows,
+and a skew part. K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1 the
+entries of K are 2 to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same
+factor.
 
 Bounded growth
 --------------
@@ -123,7 +124,7 @@ def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (...,
 def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (..., 3n, n) -> (..., n, n)
     """Return a matrix of spectral abscissa at most 0 for [Y; Z; X], or [Y; Z] if ``growth`` is 1.
 
-    With ``growth`` its exponentials have at most this norm, also those of the matrix rounded to ``eps``.
+    With ``growth``, exponentials of the matrix have at most this norm, also after rounding it to ``eps``.
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
@@ -172,7 +173,7 @@ def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
 
 
 def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
-    """Return the size of S, and 1 + that of K, for X = [K; S]."""
+    """Return the size of S, and 1 + the size of K, for X = [K; S]."""
     k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
     return s, 1 + k
 
@@ -256,8 +257,8 @@ def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
 
-    V does not depend on the size of S, but the steps of an optimizer relative to S do. Its mean square is
-    that of the identity.
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. S gets the mean square
+    of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
     K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))

@@ -11,8 +11,8 @@ The blocks
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
 with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s; a real eigenvalue is a block of size 1, [γ] with
-a sign. docs/derivation_schur.md says why Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)",
-eq. (5), needs the shear.
+a sign. docs/derivation_schur.md explains why Kerg et al. (2019), "Non-normal Recurrent Neural Network
+(nnRNN)", eq. (5), needs the shear.
 
 Departure from normality
 ------------------------

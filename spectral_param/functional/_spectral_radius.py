@@ -68,8 +68,8 @@ def spectral_radius(T: Tensor) -> Tensor:
 
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        have the largest modulus, the gradient is that of one of them. The gradient is zero where ρ = 0 or λ
-        is defective, because ρ has no derivative there.
+        have the largest modulus, the gradient of one of them is returned. The gradient is zero where ρ = 0 or
+        λ is defective, because ρ has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -102,8 +102,8 @@ def spectral_abscissa(T: Tensor) -> Tensor:
 
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        are rightmost, the gradient is that of one of them, or that of a conjugate pair. The gradient is zero
-        where λ is defective, because α has no derivative there.
+        are rightmost, the gradient of one of them, or of one conjugate pair, is returned. The gradient is
+        zero where λ is defective, because α has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
