@@ -60,7 +60,7 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
-        if G is None:  # No needed gradient.
+        if G is None:  # No gradient is needed.
             return (None,) * len(ctx.needs_input_grad)
         needed = ctx.needs_input_grad[1:]
         # PyTorch raises here if an input has been written to since; the pull-back would not notice.

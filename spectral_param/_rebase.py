@@ -73,7 +73,7 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
         >>> spectral_param.rebase(layer, optimizer)  # from now on, where it is time
     """
     check_module(model, "model")
-    # Not by import: torch.distributed takes a second to load.
+    # Not imported here: loading torch.distributed takes a second.
     if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
         raise ValueError(
             "rebase: expected parameters that are not sharded, got a model of fully_shard. Call rebase "

@@ -41,7 +41,8 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# From this condition on λ counts as defective, or double precision loses too many digits; by the eps of T.
+# Largest condition of λ, by the eps of T: above it λ counts as defective, or double precision loses too many
+# digits.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
@@ -184,7 +185,7 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
         u, unit = (_unit(x.astype(np.complex128)) for x in (u, unit))
     s = np.vdot(unit, u)
     v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
-    condition = _norm(v)  # of λ, since ‖u‖ = 1
+    condition = _norm(v)  # condition of λ, since ‖u‖ = 1
     Au = _times(A, u)
     if not is_double:
         # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
@@ -395,5 +396,5 @@ def in_double(T: Tensor) -> Array:
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    # First to the host: a device may not have the dtype.
+    # To the host first: a device may lack double precision.
     return T.cpu().to(kind, copy=True, memory_format=torch.contiguous_format).numpy()

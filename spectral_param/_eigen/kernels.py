@@ -22,7 +22,8 @@ factorisation, and leaves a factor of n^(1/8).)
 **What remains.** Where both fail, Lanczos' method finds out whether σ(ω) > B: then the solver computes the
 norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by Cholesky, or by eigenvalues.
 
-A kernel with one channel on a side, as a depthwise one, has the norms of vectors, which need no proof.
+If a kernel has one input or output channel, as a depthwise kernel has, K̂(ω) is a vector, whose norm needs no
+proof.
 """
 
 from __future__ import annotations

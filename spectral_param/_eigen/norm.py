@@ -203,7 +203,7 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
         if least < move / 2:
             state = state._replace(edge=f**2 * state.edge, outside=f * state.outside, second=f * state.second)
             return least, f * sigma, state
-    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # p would not amplify what leads.
+    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # p would not amplify the leading vectors.
         state = state._replace(edge=f**2 * state.edge)
     return move, sigma, state
 
@@ -297,8 +297,8 @@ def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     ratio, tol = ritz.theta[0] / a, tolerance(T.dtype)
     if not ratio > 1 + 1e-9:
         return DEGREES + 1, False
-    # All relative to θ₁. The degree must make (2) give b, and the residual² at most 2 tol (θ₁ - b) for (3),
-    # with a margin.
+    # All numbers are relative to θ₁. The degree must make (2) give b, and the residual² at most 2 tol (θ₁ -
+    # b) for (3), with a margin.
     b = 1 + REACH * (ratio - 1)
     degree = math.asinh(_size(T.shape[-1]) / proof.TAU) / math.acosh(2 * b - 1)
     residual = math.sqrt(max(0.0, ritz.defect[0, 0].real)) / ritz.theta[0]

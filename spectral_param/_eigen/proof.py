@@ -108,7 +108,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     if len(power) > _paths.NUMPY_PRODUCT:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
-    with np.errstate(all="ignore"):  # What overflows proves nothing.
+    with np.errstate(all="ignore"):  # An overflow proves nothing.
         power = power * 2.0**-exponent
         for _ in range(_POWERS):
             size = float(norm(power))
@@ -160,7 +160,7 @@ def sparse_resolvent_bound(
         most: The largest number of products.
     """
     z = z - V @ (dual @ z)
-    bounds: list[float] = []  # of A^j, relative to r^j
+    bounds: list[float] = []  # norms of A^j, relative to r^j
     for _ in range(math.ceil(most)):
         bounds.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
         if bounds[-1] <= 0.5:

@@ -180,7 +180,7 @@ class RadiusFollower(Follower):
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
         triples = [LeadingTriple(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
-        if type(self.solver) not in (Solver, Tracking):  # These know it.
+        if type(self.solver) not in (Solver, Tracking):  # These two check sizes themselves.
             triples = [
                 LeadingTriple(triple, known and _has_squares(triple.eigenvalue)) for triple, known in triples
             ]

@@ -186,7 +186,7 @@ class _Attempt(NamedTuple):
     columns: int  # number of its basis vectors
     power: int  # exponent; a prime, so that few different eigenvalues have equal powers
     restarts: int
-    residual: float  # of Ritz vectors, relative
+    residual: float  # relative residual of Ritz vectors
 
 
 # The first attempt succeeds up to thousands of nodes, and for few leading eigenvalues. With a high power most

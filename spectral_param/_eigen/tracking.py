@@ -47,7 +47,7 @@ WARM_GAIN, COLD_GAIN = 30.0, 1e6
 # are e^LOG_MARGIN times smaller than required.
 MIN_SWEEP_FACTOR, MAX_SWEEP_FACTOR, LOG_MARGIN = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
+# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps make no attempt; at most this many.
 LONGEST_WAIT = 32
 # δ of the proof, in rounding errors of λ.
 AUDIT_DELTA = 1000.0
@@ -184,7 +184,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
             failed_audits += log_excess > 0
         sweep_factor = _next_sweep_factor(state, log_excess) if round_ == 0 else sweep_factor
         if log_excess <= 0:
-            exponent = math.frexp(entry)[1] if is_divided else 0  # As in _scaled.
+            exponent = math.frexp(entry)[1] if is_divided else 0  # T was divided by 2^exponent.
             triple, (right, left) = _result((right, left), images[0], ritz, exponent)
             state = dataclasses.replace(
                 state, right=right, left=left, warm=True, sweep_factor=sweep_factor, failures=0

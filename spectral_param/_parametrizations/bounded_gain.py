@@ -240,7 +240,7 @@ class BoundedGain(Searched):
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
         is_outside = not gain <= 1 + known
         excess = self.gain * (gain - 1) if is_outside else 0.0
-        if is_outside and not size < 1 - len(V) * eps:  # Its stability depends on rounding.
+        if is_outside and not size < 1 - len(V) * eps:  # Stable or not by rounding alone.
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
 

@@ -164,7 +164,7 @@ class InSet(OfWeight):
         """Return how far a weight is outside the set; 0 for a member.
 
         Each constraint documents its measure: for orthonormal columns ‖WᴴW - I‖, for a bound the excess. A
-        distance within rounding counts as 0. Nothing that the weight depends on is changed.
+        distance within rounding counts as 0. The constraint and its weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -188,8 +188,8 @@ class InSet(OfWeight):
     def project(self, W: Tensor) -> Tensor:
         """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
 
-        It is the nearest member if the constraint's documentation says so. Nothing that the weight depends on
-        is changed.
+        It is the nearest member if the constraint's documentation says so. The constraint and its weight do
+        not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -274,8 +274,8 @@ class InSet(OfWeight):
             for part in parts:
                 part._renew(is_first)
                 vars(part)["_warned"] = True  # Warnings are left to the first read.
-            # The rounding errors of half precision are for assignment. At registration they would hide
-            # what is outside.
+            # The rounding errors of half precision are for assignment. At registration they would hide that a
+            # matrix is outside.
             originals = self.adopt(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
         except Exception as error:
             before.restore()

@@ -49,7 +49,7 @@ class Slices(NamedTuple):
     """
 
     gates: int  # Blocks along the first axis.
-    shape: tuple[int, ...]  # Of the weight.
+    shape: tuple[int, ...]  # The shape of the weight.
     axis: int | None  # The axis of a block along which the slices lie; None for one slice.
 
     def split(self, W: Tensor) -> Tensor:

@@ -375,7 +375,7 @@ class LyapunovForm(Searched, Bounded):
         if self.growth is not None:
             P = lyapunov.with_condition(P, self.growth)
         originals, target = [], V
-        for _ in range(3):  # The maps shrink V for rounding. Each round undoes more of it.
+        for _ in range(3):  # The maps shrink V for rounding. Each round undoes more of the shrinkage.
             if self.abscissa is not None:
                 try:
                     X = lyapunov.dissipative_inverse(target, P, self.growth)

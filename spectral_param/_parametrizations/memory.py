@@ -61,10 +61,10 @@ class State(NamedTuple):
 class _Read(NamedTuple):
     """One evaluation: its arguments and its result."""
 
-    marks: tuple[_Mark, ...]  # Those of the originals.
+    marks: tuple[_Mark, ...]  # Marks of the originals.
     originals: tuple[Tensor, ...]  # Copies of the originals, without their graph.
     exact: tuple[Tensor, ...]  # The copies as :meth:`Parametrization.evaluate` got them.
-    state: State  # With copies of its values.
+    state: State  # The state, with copies of its values.
     matrices: Tensor  # The value of the map.
     weight: Tensor  # The value as a weight of PyTorch.
     pull_back: PullBack

@@ -247,7 +247,7 @@ def _nearest(
 ) -> tuple[Tensor, float]:
     """Return the original tried whose image is nearest to V, and the excess of V in the first coordinates.
 
-    ``search`` is a function that finds coordinates, and the size at which it may stop.
+    ``search`` is a pair: a function that finds coordinates, and a norm at which it may stop.
 
     The Θ of largest condition has the least norm, but multiplies rounding errors of the original by this
     condition. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that

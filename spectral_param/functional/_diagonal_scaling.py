@@ -193,7 +193,7 @@ class _Norm:
         """Return the first and second derivatives for (d, u), ``(n + 1,)`` and ``(n + 1, n + 1)``."""
         R = _inverse(F)
         B = product(A, R)
-        L = symmetric_product(A, B.T)  # Without the I.
+        L = symmetric_product(A, B.T)  # L - I; the identity is added below.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1

@@ -45,7 +45,7 @@ class _Steps(NamedTuple):
     halvings: Array  # s, (..., 1, 1)
     powers: list[Tensor]  # A to A⁴ of the scaled A
     sums: list[Tensor]  # The factors of A⁴, from the innermost to the outermost
-    roots: list[Tensor]  # What is squared
+    roots: list[Tensor]  # The matrices that are squared
 
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:

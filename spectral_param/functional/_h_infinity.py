@@ -155,7 +155,7 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
     phases = np.linspace(first, last, 2 * len(poles) + 1)[1:-1]
     inner = _with_phase(phases, 0.1, continuous, poles, *ends)
     samples = sampled(np.array([ends[0], *inner, ends[1]]))
-    left, right = samples[:, :-1], samples[:, 1:]  # Of each interval.
+    left, right = samples[:, :-1], samples[:, 1:]  # Ends of each interval.
     best = float(samples[2].max())
     while 0 < best < math.inf:
         width = right[1] - left[1]

@@ -32,7 +32,7 @@ class Contraction(NamedTuple):
             h of a gated network, κ for c, infinite without gates.
         norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
             a layer, for networks without gates where it proves a smaller rate.
-        obstacle: If there is no rate, why: the layer, the gate, the bias.
+        obstacle: The reason if no rate is proven: a layer, and its gate or bias.
     """
 
     rate: float | None
@@ -67,7 +67,7 @@ def prove(layers: Sequence[Sequence[Weights]]) -> Proof:
     each = [[_chain([direction]) for direction in layer] for layer in layers]
     kinds = {norm for layer in each for _, _, norm in layer}
     norm = "2" if kinds == {"2"} else "max"
-    if len(kinds) > 1:  # One norm for all.
+    if len(kinds) > 1:  # One norm for all layers.
         each = [[_chain([direction], only_max=True) for direction in layer] for layer in layers]
     rates = [rate for layer in each for rate, _, _ in layer]
     proven = [rate for rate in rates if rate is not None]

@@ -43,7 +43,7 @@ def torch_layers(module: nn.Module, input_bound: float, name: str) -> list[list[
     Args:
         module: Its class is one of ``KINDS``.
         input_bound: The largest entry of an input.
-        name: The caller's, for messages.
+        name: The caller's name, for messages.
     """
     kind = KINDS[type_before_parametrizations(module)]
     check_settings(module, name)
