@@ -219,7 +219,7 @@ class Bounded(Parametrization):
                 "keep the bound of the module, load the checkpoint without this key, with strict=False."
             )
         elif present is not None and present.shape == value.shape:
-            present.copy_(value)  # Written in place, because compiled graphs hold this tensor.
+            present.copy_(value)  # In place: compiled graphs hold this tensor.
         else:
             self._buffers.pop(name, None)
             setattr(self, name, value)
