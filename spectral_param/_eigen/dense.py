@@ -7,7 +7,7 @@ power of two. Then:
    eigenvalues, and its vectors from inverse iteration. For large matrices, and for batches, all eigenvalues
    and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient, whose error
    is the product of both residuals.
-2. Residuals and the condition of λ prove that it is simple and not lost in rounding errors.
+2. Residuals and the condition of λ prove that λ is simple, and larger than its rounding error.
 3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
    units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.
 

@@ -83,7 +83,7 @@ class Foreign:
 
 
 def adapted(part: nn.Module) -> Parametrization | Foreign:
-    """Return a constraint of this library as it is, and one of another library with our contract."""
+    """Return a constraint of this library unchanged, and another library's constraint in an adapter."""
     return part if isinstance(part, Parametrization) else Foreign(part)
 
 

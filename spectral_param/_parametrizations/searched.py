@@ -18,7 +18,7 @@ _NOTICED = 1e-3
 
 
 class Searched(Parametrization):
-    """A constraint that searches originals of a member near a matrix, which also gives the distance."""
+    """A constraint whose search for originals of a member near a matrix also gives the distance."""
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
         """Return originals of members near W, and how far W is outside the set, 0 within rounding.

@@ -138,7 +138,8 @@ def constrain(
     one warning is given.
 
     Warns:
-        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before it.
+        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before the
+            new constraint.
     """
     # A string is a Sequence, too. Treat a string as one (wrong) constraint, so that the message shows all of
     # it.

@@ -62,7 +62,7 @@ CHUNK = 4096
 
 
 def last_steps(dtype: torch.dtype) -> int:
-    """Return how many steps take an error of 2 % to rounding: 2e-4, 2e-8, 2e-16."""
+    """Return the number of steps from an error of 2 % to rounding: 2e-4, 2e-8, 2e-16."""
     return 2 if dtype == torch.float32 else 3
 
 
