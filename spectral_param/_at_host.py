@@ -13,9 +13,9 @@ from spectral_param._precision import double_device
 
 
 def where_double(evaluate: Callable[..., Map]) -> Callable[..., Map]:
-    """Return an evaluation of plain tensors, and what else it takes, that is on the host if it has to be.
+    """Return a function like ``evaluate`` that runs on the host if the device has no double precision.
 
-    Each tensor goes there once, the value comes back, and so do gradients. The result is the host's.
+    Each tensor is copied to the host once; the value and gradients are copied back.
     """
 
     @functools.wraps(evaluate)

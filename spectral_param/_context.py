@@ -1,7 +1,7 @@
 """What surrounds a computation, and how to stay exact in it: autocast, TensorFloat-32, graphs, transforms.
 
-Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
-a choice made by values, only for ordinary tensors.
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. Only for *plain* tensors (see
+:func:`plain`) a weight is kept between reads, or a choice depends on values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Types of tensors whose values may be looked at. A test with a device of its own adds its type.
+# Types of tensors whose values may be read. Tests with their own device add its type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
@@ -60,7 +60,7 @@ def _is_exporting() -> bool:
     """Return whether torch.export records."""
     if hasattr(torch.compiler, "is_exporting"):
         return torch.compiler.is_exporting()
-    # torch 2.6. The module is imported by the first export, and has a hierarchy for as long as one takes.
+    # torch 2.6. The first export imports this module, which has a hierarchy only during an export.
     return hasattr(torch.export, "_trace") and torch.export._trace._EXPORT_MODULE_HIERARCHY is not None
 
 
@@ -76,10 +76,11 @@ def is_compiled() -> bool:
 
 
 def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
-    """Return a context to compute with the values of the tensors, or None if they may not be looked at.
+    """Return a context to compute with the values of plain tensors; None unless all tensors are plain.
 
-    They may if no graph is recorded, and no transform and no forward mode is at work. The context is
-    :func:`precise`; without a ``with`` it changes nothing.
+    A tensor is plain, and its values may be read, if no graph is being recorded and neither a transform of
+    torch.func nor forward mode is active. The context is :func:`precise`; it has no effect until it is
+    entered.
     """
     if is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
@@ -90,10 +91,10 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Return whether the values may be looked at; see :func:`plain`.
+    """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    It is asked where a choice is made: by a read (``Parametrization.forward``), by ``_map.apply``, where a
-    recurrence chooses its path, where a tangent is large, and where an argument is checked to be skew.
+    Its callers make choices by values: a read (``Parametrization.forward``), ``_map.apply``, the choice of a
+    recurrence's path, large tangents, and the check that an argument is skew.
     """
     return plain(*tensors) is not None
 
@@ -158,7 +159,7 @@ def autocast_off(like: Tensor) -> contextlib.AbstractContextManager[object]:
 
 
 def _autocast_off(device: str) -> contextlib.AbstractContextManager[object]:
-    # Where autocast does not exist, as on the meta device, it cannot be switched off. torch 2.6 does not
+    # Devices without autocast, such as the meta device, raise if it is switched off. torch 2.6 does not
     # compile is_autocast_available.
     if device == "cpu":
         exists = True
@@ -218,7 +219,7 @@ def _both_off(override: _Override, device: str) -> Iterator[None]:
 class _Override:
     """A process-wide setting that has ``value`` while at least one thread needs it.
 
-    ``parent`` holds the setting of the same name that is inherited where ``settings`` has none of its own.
+    ``parent`` holds the setting of the same name, which ``settings`` inherits if its own is not set.
     """
 
     def __init__(self, settings: Any, name: str, value: Any, parent: Any = None) -> None:
@@ -226,7 +227,7 @@ class _Override:
         self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
-        """Return the value to restore: "none" if it is inherited, where reading shows the parent's."""
+        """Return the value to restore: "none" if inherited, as reading shows the parent's value."""
         value = getattr(self.settings, self.name)
         inherited = self._parent is not None and value == getattr(self._parent, self.name)
         return "none" if inherited else value

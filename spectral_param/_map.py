@@ -1,9 +1,9 @@
-"""A differentiable map: its value, how to pull a gradient back, and the same function by torch's operations.
+"""A differentiable map: its value, its vector-Jacobian product, and the same function by torch's operations.
 
 Fast code runs on plain tensors alone and returns a :class:`Map`, which becomes one node of autograd's graph.
-Compilers, exporters and the transforms of torch.func see the map's ``reference`` instead. This module
-decides when values may be looked at, the precision of a backward pass, and derivatives of higher order, which
-are those of the reference.
+Compilers, exporters and the transforms of torch.func see the map's ``reference`` instead. This module decides
+when values may be read, and in which precision a backward pass runs. Derivatives of higher order come from
+the reference.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, is_wrapped, precise
 
-# The gradients of the inputs for that of the value; None for those that are not needed.
+# From the gradient of the value and flags to the gradients of the inputs; None for unneeded ones.
 PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
 
 
 class Map(NamedTuple):
     """A function at one point.
 
-    The pull-back and the reference have captured all that they need. So what changes later, as a bound or a
-    buffer, does not reach a backward pass. They hold no tensor of the user's graph, because a read is
-    remembered with them.
+    The pull-back and the reference hold all that they need, so later changes of a bound or a buffer do not
+    affect a backward pass. They must not hold tensors of the user's graph, because the map is remembered with
+    its read.
 
     Attributes:
         value: A tensor without a graph that nobody else writes to.
@@ -55,30 +55,30 @@ class _Node(torch.autograd.Function):
         if not the.is_private:
             ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
-        # What is returned gets a graph, which a remembered map must not hold.
+        # The returned tensor gets a graph, which a remembered map must not hold.
         return the.value.detach()
 
     @staticmethod
     def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
-        if G is None:  # Nothing depends on the value that a gradient is asked for.
+        if G is None:  # No gradient is needed.
             return (None,) * len(ctx.needs_input_grad)
         needed = ctx.needs_input_grad[1:]
         # PyTorch raises here if an input has been written to since; the pull-back would not notice.
         inputs = ctx.saved_tensors if ctx.kept is None else ctx.kept
-        recorded = torch.is_grad_enabled() or is_wrapped(G)  # By vmap, which maps torch's operations alone.
+        recorded = torch.is_grad_enabled() or is_wrapped(G)  # vmap can only map torch's operations.
         with precise(G):
             if recorded:
                 return None, *differentiated(ctx.reference, inputs, [G], needed)
             return None, *ctx.pull_back(G, needed)
 
 
-# torch's own method first looks in the arguments for tensors that a transform of torch.func has left behind,
-# which takes as long as copying a small matrix. An ordinary tensor is none.
+# torch's own method first searches the arguments for tensors that a transform of torch.func has left behind,
+# which takes as long as copying a small matrix. Plain tensors need no search.
 attach: Callable[..., Tensor] = super(torch.autograd.Function, _Node).apply
 
 
 def apply(evaluate: Callable[..., Map], reference: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return a function of tensors: one node where values may be looked at, else the reference."""
+    """Return the value of a function of tensors: by one node if values may be read, else by the reference."""
     if not is_plain(*inputs):
         return reference(*inputs)
     return attach(evaluate(*(t.detach() for t in inputs)), *inputs)
@@ -87,10 +87,10 @@ def apply(evaluate: Callable[..., Map], reference: Callable[..., Tensor], *input
 class Recorded:
     """The pull-back through autograd's graph of a function.
 
-    The graph is used once. A second backward pass evaluates the function again.
+    The graph is used only once: a second backward pass evaluates the function again.
     """
 
-    #: The result, and the leaves that it was computed from, until they are used.
+    #: The result and the leaves of its graph, until the graph is used.
     graph: tuple[Tensor, list[Tensor]] | None = None
 
     def __init__(
@@ -104,7 +104,7 @@ class Recorded:
             self.graph = graph
 
     def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
-        # In one step: of two threads, one gets the graph.
+        # A single operation, so that only one of two threads gets the graph.
         graph = vars(self).pop("graph", None)
         if graph is None:
             return differentiated(self.function, self.values, [G], needed)
@@ -118,9 +118,9 @@ def recorded(
     """Return the map of a function whose gradient is autograd's.
 
     Args:
-        function: Its operations are recorded, if grad mode is on.
+        function: A function of tensors, recorded if grad mode is on.
         values: Plain tensors without a graph.
-        reference: For derivatives of higher order, if it is another function.
+        reference: The function for derivatives of higher order, by default the same.
     """
     reference = function if reference is None else reference
     if not torch.is_grad_enabled():
@@ -172,7 +172,7 @@ def differentiated(
         results = function(*aliases)
     results = (results,) if isinstance(results, Tensor) else results
     used = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
-    if not used:  # Nothing depends on what is needed.
+    if not used:  # No result depends on a needed input.
         return (None,) * len(needed)
     results, cotangents = zip(*used, strict=True)
     return _gradients(results, aliases, cotangents, needed, create_graph)
@@ -193,7 +193,7 @@ def _gradients(
 
 @full_precision
 def matmul(A: Tensor, X: Tensor) -> Tensor:  # (..., k, n), (..., n, m) -> (..., k, m)
-    """Return AX, with derivatives, in the precision of its factors whatever autocast says."""
+    """Return AX, with derivatives, in the precision of its factors, even under autocast."""
     if not (torch.is_grad_enabled() and (A.requires_grad or X.requires_grad)):
         return A @ X
     batch = torch.broadcast_shapes(A.shape[:-2], X.shape[:-2])

@@ -1,4 +1,4 @@
-"""What many files need of matrices: the type of arrays, the identity, double precision, decompositions."""
+"""Helpers for matrices: the type of arrays, the identity, double precision, decompositions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from spectral_param._precision import to_double, to_like
 
-Array = NDArray[Any]  # Of numpy, in float64 or complex128.
+Array = NDArray[Any]  # A numpy array in float64 or complex128.
 
-# A symmetric product is computed in at most this many blocks of rows, of at least so many rows each.
+# A symmetric product is computed in at most this many blocks, each with at least this many rows.
 _BLOCKS, _BLOCK = 8, 128
 
 
@@ -27,9 +27,9 @@ def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
 def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
 
-    For one matrix in hundreds of some kinds, such as large orthogonal ones in single precision, an iteration
-    of LAPACK does not converge. It is then asked again in double precision, and singular values in double
-    precision by another iteration, which has no derivatives here.
+    Rarely, LAPACK's iteration does not converge, for instance for one of hundreds of large orthogonal
+    matrices in single precision. Then X is decomposed in double precision, and where that does not converge,
+    its singular values by another iteration, which has no derivatives here.
 
     Raises:
         LinAlgError: If X is in double precision already, and needs derivatives or is not decomposed by its
@@ -104,14 +104,14 @@ def _svd_again(M: Array, full_matrices: bool) -> list[Array]:
 
 
 def product(X: Any, Y: Any) -> Any:
-    """Return X Y, of arrays by torch, whose BLAS waits less for a busy core than numpy's."""
+    """Return X Y. Arrays are multiplied by torch, whose BLAS waits less for busy cores than numpy's."""
     if sparse.issparse(X):
         return X @ Y
     return (torch.from_numpy(X) @ torch.from_numpy(Y)).numpy()
 
 
 def symmetric_product(X: Any, Y: Any) -> Array:
-    """Return a product X Y that is symmetric. Of arrays, little more than half of it is computed."""
+    """Return a product X Y that is symmetric. For arrays, little more than half of it is computed."""
     if sparse.issparse(X):
         found = X @ Y
         return found.toarray() if sparse.issparse(found) else found

@@ -1,4 +1,4 @@
-"""Functions of a whole model: constraints, parameter groups, free parameters, penalties, bases."""
+"""Functions of a whole model: constraints, parameter groups, free parameters and penalties."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 def constraints(model: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints of this library in a model, by the names of their weights.
 
-    Both those that are held by a map and those that are held after each step of an optimizer. A bound that is
-    set on a constraint acts from the next read on, or from the next step. Of a list of constraints it is the
-    last one, which is sure to hold.
+    They include constraints by a map and constraints after each optimizer step. If you set a bound of a
+    constraint, it acts from the next read, or the next step, on. For a list of constraints the last one is
+    returned, which is guaranteed to hold.
 
     Args:
         model: Any model.
@@ -83,8 +83,8 @@ def param_groups(
         model: Any model.
         lr: Learning rate of the other parameters.
         constrained_lr: Learning rate of the originals of constrained weights. ``None``, the default, is a
-            tenth of ``lr``, as in the expRNN paper, for trainings of many epochs. In one of some hundred
-            steps a third is a better start.
+            tenth of ``lr``, as in the expRNN paper, for trainings of many epochs. For a training of some
+            hundred steps, a third is a better first choice.
         constrained: Class or classes of the parametrizations that get ``constrained_lr``. The default is all
             of this library. The ENRNN paper has ``ScaledCayley`` alone.
         weight_decay: Weight decay of the other parameters. The originals of constrained weights then get 0,
@@ -184,7 +184,7 @@ def penalty(model: nn.Module) -> Tensor:
 
     Args:
         model: Any model. The sum is over all :class:`spectral_param.SchurForm` in the model, each with its
-            own δ, and over constraints of one's own that define ``penalty``; it is zero if there is none.
+            own δ, and over your own constraints that define ``penalty``; it is zero if there are none.
 
     Example:
         >>> rnn = spectral_param.nn.NNRNN(1, 16, delta=0.1)

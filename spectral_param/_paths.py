@@ -1,4 +1,4 @@
-"""Every size at which a path changes, with what decides about it.
+"""Every size at which the code takes another path, and why.
 
 ``python -m benchmarks paths`` times both paths at each of these sizes, on one thread and with torch's default
 threads.
@@ -6,8 +6,9 @@ threads.
 
 from __future__ import annotations
 
-# Products of matrices: numpy is faster up to as many operations as those of this size take, where its
-# OpenBLAS stays on one thread. Above torch, whose threads numpy would have to wait for.
+# Numpy multiplies matrices faster up to the number of operations of a product of this size, where its
+# OpenBLAS stays on one thread. Above this size torch is used, because numpy would have to wait for torch's
+# threads.
 NUMPY_PRODUCT = 64
 
 # Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse
@@ -18,16 +19,16 @@ BOTH_VECTORS = 24
 # other. torch needs fewer calls for a larger batch, and takes longer for one matrix.
 TRACKED_RADIUS, ONE_BY_ONE = 96, 16
 
-# A norm is followed from this smaller side on. A step takes about as long as LAPACK's on one thread, and
-# LAPACK's stalls for milliseconds where OpenBLAS wakes other threads.
+# A norm is followed from this smaller side on. At this size a step of tracking takes about as long as LAPACK
+# on one thread; with more threads, LAPACK stalls for milliseconds when OpenBLAS wakes them.
 TRACKED_NORM = 64
 
 # A followed norm forms the Gram matrix where one side is at least this many times the other, and products of
-# T with thin blocks would take as long. Where the sides are closer, these are faster.
+# T with thin blocks would take as long. If the sides are closer, thin products are faster.
 GRAM_SIDES = 3
 
 # Inverses of real matrices for the Cayley transform are scipy's below this size, where its OpenBLAS stays on
-# one thread. Where it wakes others, torch waits for them: that took ten times as long.
+# one thread. If OpenBLAS wakes other threads, torch waits for them, which took ten times as long.
 SCIPY_INVERSE = 100
 # From the first size on one matrix is inverted by blocks, down to leaves of the second size.
 BLOCKED_INVERSE, INVERSE_LEAF = 128, 64
@@ -40,5 +41,5 @@ NUMPY_STATES = 1024
 
 # Sparse matrices: up to this size all eigenvalues take a tenth of a second, less than a proof.
 SPARSE_DENSE = 500
-# Where nothing is proven, all eigenvalues are computed up to this size, for a minute and 200 MB.
+# If no proof succeeds, all eigenvalues are computed up to this size, which takes a minute and 200 MB.
 SPARSE_DENSE_LIMIT = 5000

@@ -1,8 +1,9 @@
 """Where double precision is computed: on the tensor's device, or on the host if the device has none.
 
-Apple's MPS, for instance, has none, and refuses even to convert what it sends to the host. This is the one
-place that asks. What was computed in double precision goes back by :func:`to_like`, in one transfer for each
-tensor, or stays on the host if the result itself is in double precision, as a certificate is.
+Apple's MPS, for instance, has no double precision, and does not even convert a tensor while copying it to the
+host. No other module queries devices for it. What was computed in double precision goes back by
+:func:`to_like`, in one transfer for each tensor, or stays on the host if the result itself is in double
+precision, as a certificate is.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ def to_double(X: Tensor) -> Tensor:
 
 
 def to_like(X: Tensor, Y: Tensor) -> Tensor:
-    """Return ``X.to(Y)`` by a way on which no device is asked for a dtype that it may not have.
+    """Return ``X.to(Y)``, converted on the host because a device may lack one of the dtypes.
 
-    Nor is it in the backward pass: the host converts, in both directions.
+    The backward pass converts on the host, too.
     """
     on_host = torch.compiler.is_compiling() or Y.is_cpu
     return X.to(Y.device).to(Y.dtype) if on_host else X.to(Y.dtype).to(Y.device)
 
 
 def relative_rounding(n: int, eps: float, dtype: torch.dtype) -> float:
-    """Return by how much rounding may change a norm of matrices with n columns, relatively.
+    """Return the largest relative change of a norm by rounding, for matrices with n columns.
 
-    Products in the working precision have errors of 10·n times its eps, at most. Entries with larger errors
-    ``eps``, as those that half precision holds, change W by at most ‖W‖_F·eps/2 ≤ √n·‖W‖₂·eps/2. (10·n·eps is
-    more than 1 from n = 13 on in bfloat16, so that every weight would pass for a member.)
+    Products in the working precision have errors of 10·n times its eps, at most. Larger errors ``eps`` of the
+    entries, as in half precision, change W by at most ‖W‖_F·eps/2 ≤ √n·‖W‖₂·eps/2. (10·n·eps is more than 1
+    from n = 13 on in bfloat16, so that every weight would count as a member.)
     """
     own = torch.finfo(dtype).eps
     return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)
@@ -49,7 +50,7 @@ def double_device(device: torch.device) -> torch.device:
 
 
 def _has_double(device: torch.device) -> bool:
-    # What is fake can be in double precision everywhere.
+    # Fake tensors can be in double precision on every device.
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or has_double(device)
 
 

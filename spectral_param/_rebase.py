@@ -19,40 +19,40 @@ from spectral_param._parametrizations.scaled_cayley import ScaledCayley
 from spectral_param._parametrizations.tensors import originals_of
 from spectral_param.functional._checks import check_module
 
-# The originals are looked at after one of so many steps. A step of Adam changes an entry by the learning
-# rate: from 1, where new signs leave it, to the limit it takes many.
+# The originals are checked once in this many steps. A step of Adam changes an entry by about the learning
+# rate: from at most 1, after new signs, an entry needs many steps to reach the limit.
 _STEPS = 10
 
 
 def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
-    r"""Let the originals of a model count from its present weights, which change only by rounding.
+    r"""Make the present weights of a model the bases of its maps; weights change only by rounding.
 
     - :class:`spectral_param.SkewExponential`: the weight becomes the base B. This is dynamic trivialization
       (Lezcano-Casado 2019): A in W = B e^A is trained for K optimizer steps. Then W becomes the new B, and A
       = 0, where the derivative of the exponential is the identity. K = 1 is Riemannian gradient descent. K =
       ∞, without any call of this function, is the static parametrization. The paper compares K = 1, 100, ∞.
-    - :class:`spectral_param.ScaledCayley`: where an entry of A exceeds 1.5, D is chosen anew, as
-      registration does; with ``negative_ones``, of as many -1s, if one with smaller entries is found. As an
-      eigenvalue of WD tends to -1, A grows without bound and the weight hardly
-      moves: some orthogonal matrices are not reached without new signs.
+    - :class:`spectral_param.ScaledCayley`: where an entry of A exceeds 1.5, a new D is chosen, as in
+      registration. With ``negative_ones``, the new D has the same number of -1s, and is taken only if it
+      makes the entries smaller. As an eigenvalue of WD tends to -1, A grows without bound and the weight
+      hardly moves: some orthogonal matrices are not reached without new signs.
     - :class:`spectral_param.SpectralNorm`, :class:`spectral_param.SpectralRadiusNorm` and
       :class:`spectral_param.SpectralAbscissa` with ``mode="at_most"``: the original becomes the weight. An
-      original beyond the bound is scaled (shifted) in each read, and the loss does not see its size. From the
-      bound it can come back inside.
+      original beyond the bound is scaled (shifted) in each read, and the loss does not see its size. The new
+      original is on the bound, so training can move it inside.
 
     Call ``rebase`` between an optimizer step and the next forward pass. The optimizer's moments are not
     changed, although they are directions at the old base. They differ from directions at the new base by
     terms of the size of A and fade within a few steps (ten for a momentum of 0.9). The author's code keeps
-    them, too. To drop them, remove the original from ``optimizer.state``. A running average of originals
-    (EMA) has to begin again.
+    them, too. To drop them, remove the original from ``optimizer.state``. Restart a running average (EMA) of
+    the originals.
 
     Args:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
-            :class:`spectral_param.BlockTriangular` are included; those after another parametrization, whose
-            originals are its results, are left alone.
-        optimizer: ``None``, the default: once, now. An optimizer: ``ScaledCayley`` alone, by itself: after
-            every tenth step of the optimizer those of its weights whose A exceeds 1.5 get a new D. A copy and
-            an unpickled optimizer do not.
+            :class:`spectral_param.BlockTriangular` are included. Parametrizations that act after another one
+            are skipped, because their originals are its results.
+        optimizer: ``None``, the default: once, now. An optimizer: only for ``ScaledCayley``, and automatic.
+            After every tenth step, those weights of the optimizer whose A exceeds 1.5 get a new D. This does
+            not hold for a copy of the optimizer, nor after unpickling.
 
     Raises:
         ValueError: If FSDP2 shards parameters of the model: a new base would be lost with the next gathering.
@@ -73,7 +73,7 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
         >>> spectral_param.rebase(layer, optimizer)  # from now on, where it is time
     """
     check_module(model, "model")
-    # Not by import: torch.distributed takes a second to load.
+    # Not imported here: loading torch.distributed takes a second.
     if any(kind.__name__ == "FSDPModule" for module in model.modules() for kind in type(module).__mro__):
         raise ValueError(
             "rebase: expected parameters that are not sharded, got a model of fully_shard. Call rebase "
@@ -115,12 +115,12 @@ def _cayley(weight: ParametrizationList) -> Iterator[tuple[ScaledCayley, Tensor]
 
 
 class _Hook:
-    """What an optimizer calls after each of its steps. The weights may be gone before it."""
+    """What an optimizer calls after each of its steps. It holds the weights weakly."""
 
     def __init__(self, weights: list[ParametrizationList]) -> None:
         self._weights = [weakref.ref(weight) for weight in weights]
         self._steps = 0
-        # Not as a decorator: it imports torch's compiler, which takes as long as the rest of this package.
+        # Not as a decorator, which would import torch's compiler and double the import time of this package.
         self._eager: Callable[[Optimizer], None] = torch.compiler.disable(self._rebase)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from spectral_param._matrices import Array
 
-# Norms whose squares, and those of their rounding errors, are ordinary numbers in single precision.
-_ORDINARY = (2.0**-40, 2.0**40)
+# For norms in this range, squares of norms and of their rounding errors neither overflow nor underflow in
+# single precision.
+_SAFE_NORMS = (2.0**-40, 2.0**40)
 _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"}
 
 
@@ -22,10 +23,10 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
     matrices scaled by 1e±20 behave as at scale 1.
     """
-    # Not the modulus: for a finite complex entry it may overflow.
+    # Not the modulus, which may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
-    # It is finite for every finite entry.
+    # This size is finite for finite entries.
     exponent = torch.frexp(largest).exponent - 1
     return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
 
@@ -38,7 +39,7 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
     return torch.view_as_complex(parts / scale[..., None])
 
 
-def of_ordinary_size(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
+def rescaled(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
     """Return T divided by the power of two below its largest entry where that is extreme, and the divisor."""
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
@@ -54,11 +55,11 @@ def frobenius(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
 def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (...), (...)
     """Return ‖Y - X‖ and ‖X‖ in the Frobenius norm, for comparison: both divided by one power of two.
 
-    The divisor is 1 where no square can overflow or vanish, as of most weights. Infinity is above any bound,
-    but it does not exceed infinity: undivided norms would let a weight of 1e20 stay where it is.
+    For most weights no square can overflow or vanish, and the divisor is 1. Undivided norms of a weight of
+    1e20 would both be infinite, and a comparison would leave the weight where it is.
     """
     norms = _change_and_size(X, Y)
-    low, high = _ORDINARY
+    low, high = _SAFE_NORMS
     if X.is_cpu and all(low < size < high for size in norms[1].reshape(-1).tolist()):
         return norms
     scale = power_of_two_scale(X)

@@ -79,9 +79,9 @@ def _convolution(module: Any, shape: Shape) -> float:
         0, (module.groups, -1)
     )  # A transposed convolution is the adjoint of one.
     strides = strides_of(module)
-    leader = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
+    peak = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
-    return float(leader.bound.max()) * (1 + rounding) * repeats
+    return float(peak.bound.max()) * (1 + rounding) * repeats
 
 
 def padding_of(module: Any) -> tuple[int, ...]:

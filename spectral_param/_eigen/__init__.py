@@ -1,1 +1,1 @@
-"""Eigenvalues and singular values: computed, followed from read to read, proven, differentiated."""
+"""Eigenvalues and singular values: computation, tracking from read to read, proofs and derivatives."""

@@ -1,18 +1,19 @@
 """The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-The leading eigenvalue λ is that of largest modulus, or of largest real part. A matrix is divided by a power
-of two. Then:
+The leading eigenvalue λ is the one of largest modulus, or of largest real part. A matrix is divided by a
+power of two. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
-   eigenvalues, and its vectors from inverse iteration. Of large matrices and of many, both take the precision
-   of T, and λ is then the quotient of its vectors, whose error is the product of both residuals.
-2. Residuals and the condition of λ prove that it is simple and not lost in rounding errors.
-3. What single precision does not prove is computed in double precision, and a λ that is still not proven in
-   other units of the states, which LAPACK balances: they can make a simple eigenvalue look defective.
+   eigenvalues, and its vectors from inverse iteration. For large matrices, and for batches, all eigenvalues
+   and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient, whose error
+   is the product of both residuals.
+2. Residuals and the condition of λ prove that λ is simple, and larger than its rounding error.
+3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
+   units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.
 
-All of that runs on the host. Matrices of a device leave it for that, all of a batch in one copy, and their
-triples go back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
-183806), and Apple's MPS has none (issue 185954).
+All of this runs on the host. A batch on a device is copied to the host in one transfer, and the triples go
+back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806),
+and Apple's MPS has none (issue 185954).
 """
 
 from __future__ import annotations
@@ -28,89 +29,90 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._context import precise
-from spectral_param._eigen.triple import Eigentriple, Leader, moved, stacked
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, moved, stacked
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
-# The quantity by which an eigenvalue leads: modulus or real part.
-Height = Literal["modulus", "real"]
+# The leading eigenvalue has the largest modulus, or the largest real part.
+Criterion = Literal["modulus", "real"]
 
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
 _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kind in "dD")
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# The condition of λ from which on it counts as defective, or double precision loses digits, by the eps of T.
+# Largest condition of λ, by the eps of T: above it λ counts as defective, or double precision loses too many
+# digits.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
 # One solve reaches working accuracy from almost every start, the second one from the others.
 _SOLVES = 2
-# How many units are tried for a proof.
+# Largest number of balancings of one matrix for a proof.
 _BALANCES = 6
-# If λ is in this range and no entry is larger than that, squares, reciprocals and products with a gradient
-# neither overflow nor underflow.
-_ORDINARY = {
+# If |λ| is in this range and no entry is above the number beside it, squares, reciprocals and products with a
+# gradient neither overflow nor underflow.
+_SAFE_RANGE = {
     torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
     torch.float64: ((2.0**-320, 2.0**320), 2.0**480),
 }
 
 
-def height_of(eigenvalue: Any, height: Height) -> Any:
+def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
     """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
-    return abs(eigenvalue) if height == "modulus" else eigenvalue.real
+    return abs(eigenvalue) if criterion == "modulus" else eigenvalue.real
 
 
-def dominant_eigentriple(T: Tensor, height: Height = "modulus") -> Eigentriple:  # T: (..., n, n)
+def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
-    If several eigenvalues lead, one of them is taken; of a complex conjugate pair, the one in the upper half
-    plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
+    Of several leading eigenvalues one is taken; of a complex conjugate pair, the one in the upper half plane.
+    Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
     complex128.
     """
-    return leading_eigentriple(T, height).triple
+    return leading_eigentriple(T, criterion).triple
 
 
-def leading_eigentriple(T: Tensor, height: Height = "modulus") -> Leader:
+def leading_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> LeadingTriple:
     """Return :func:`dominant_eigentriple`, and whether all triples are known to be regular."""
-    return leading_eigentriple_and_values(T, height)[0]
+    return leading_eigentriple_and_values(T, criterion)[0]
 
 
-def leading_eigentriple_and_values(T: Tensor, height: Height) -> tuple[Leader, Array]:
+def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[LeadingTriple, Array]:
     """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
     n, entries = T.shape[-1], in_double(T.detach())
     is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
     if T.ndim == 2 and not is_large:
-        leader, values = _of_one(entries, _scaled_down(entries), None, height, T.dtype)
+        leading, values = _of_one(entries, _scaled_down(entries), None, criterion, T.dtype)
     else:
         matrices = entries.reshape(-1, n, n)
         scales = [_scaled_down(A) for A in matrices]
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
-            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), height)]
-        # One by one, so that the result of a matrix does not depend on the others in the batch.
+            first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), criterion)]
+        # One by one: the result of a matrix must not depend on the rest of the batch.
         pairs = [
-            _of_one(A, scale, tried, height, T.dtype)
+            _of_one(A, scale, tried, criterion, T.dtype)
             for A, scale, tried in zip(matrices, scales, first, strict=True)
         ]
-        leader = stacked([leader for leader, _ in pairs], T.shape[:-2])
+        leading = stacked([leading for leading, _ in pairs], T.shape[:-2])
         values = np.stack([values for _, values in pairs]).reshape(*T.shape[:-2], n)
     if not T.is_cpu:
-        leader = leader._replace(triple=moved(leader.triple, T.device))
-    return leader, values
+        leading = leading._replace(triple=moved(leading.triple, T.device))
+    return leading, values
 
 
 class _Solution(NamedTuple):
-    """All eigenvalues of a matrix, the leading one with its unit vectors, and what is known of it."""
+    """All eigenvalues of a matrix; the leading one with its unit vectors; and what is proven about it."""
 
     values: Array
     eigenvalue: complex
     right: Array
     left: Array
-    is_accurate: bool = False  # Whether the residuals are rounding errors.
+    is_accurate: bool = False  # Whether the residuals are as small as rounding errors.
     is_proven: bool = False  # Whether λ is proven to be simple and not zero.
 
 
 def _scaled_down(A: Array) -> float:
-    """Divide A by a power of two, in place, and return that: 0 for zeros, NaN where A is not finite."""
+    """Divide A by a power of two, in place, and return this power: 0 for zeros, NaN where A is not finite."""
     parts = A.view(np.float64)
     size = float(np.abs(parts).max())
     if not 0 < size < math.inf:
@@ -124,56 +126,58 @@ def _scaled_down(A: Array) -> float:
 
 
 def _of_one(
-    A: Array, scale: float, first: _Solution | None, height: Height, dtype: torch.dtype
-) -> tuple[Leader, Array]:
+    A: Array, scale: float, first: _Solution | None, criterion: Criterion, dtype: torch.dtype
+) -> tuple[LeadingTriple, Array]:
     """Return the triple of one matrix, whether it is regular, and all eigenvalues of A.
 
     Args:
         A: The matrix, divided by ``scale``.
         scale: NaN for a matrix that is not finite.
-        first: The solution in the precision of T, if that was tried.
-        height: By what an eigenvalue leads.
+        first: The solution in the precision of T, or None.
+        criterion: Which eigenvalue leads.
         dtype: That of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
-    with np.errstate(all="ignore"):  # What overflows or underflows proves nothing.
-        solution = None if first is None else _judged(A, first, height, eps)
+    with np.errstate(all="ignore"):  # After overflow or underflow nothing is proven.
+        solution = None if first is None else _judged(A, first, criterion, eps)
         if solution is None or not solution.is_proven:
-            solution = _in_double(A, height, eps)
+            solution = _in_double(A, criterion, eps)
         if not solution.is_proven:
-            solution = _proven_in_balance(A, height, eps) or solution
-        # If real parts are compared, λ may be zero.
-        (least, most), largest = _ORDINARY[dtype.to_real()]
-        is_ordinary = least < scale < most or (
+            solution = _proven_in_balance(A, criterion, eps) or solution
+        # With the criterion "real", λ may be zero.
+        (least, most), largest = _SAFE_RANGE[dtype.to_real()]
+        is_in_range = least < scale < most or (
             least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
-        # With entries near the limits of the format, λ may be infinite, and entries of vectors become zero.
+        # With entries near the limits of the format, λ may overflow, and entries of vectors underflow.
         eigenvalue: Array = np.asarray(solution.eigenvalue * scale, kind)
         u: Array = np.asarray(solution.right, kind)
         v: Array = np.asarray(solution.left, kind)
         if math.isnan(scale):
             u, v = np.full_like(u, scale), np.full_like(v, scale)
     triple = Eigentriple(torch.from_numpy(eigenvalue), torch.from_numpy(u), torch.from_numpy(v))
-    return Leader(triple, solution.is_proven and is_ordinary), solution.values
+    return LeadingTriple(triple, solution.is_proven and is_in_range), solution.values
 
 
-def _in_double(A: Array, height: Height, eps: float) -> _Solution:
+def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
     """Return the leading eigenvalue by double precision alone."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
         solution = (
-            _by_solves_of_all(torch.from_numpy(A[None]), height)[0] if is_large else _by_solves(A, height)
+            _by_solves_of_all(torch.from_numpy(A[None]), criterion)[0]
+            if is_large
+            else _by_solves(A, criterion)
         )
         # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
         # can undo the first one.
-        judged = _judged(A, solution, height, eps)
+        judged = _judged(A, solution, criterion, eps)
         if judged.is_accurate:
             return judged
-    return _judged(A, _both_vectors(A, height), height, eps)
+    return _judged(A, _both_vectors(A, criterion), criterion, eps)
 
 
-def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solution:
-    """Return what is known of a solution, which may be in single precision; A is not."""
+def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
+    """Return a solution, which may be in single precision, with what is proven; A is in double precision."""
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -181,7 +185,7 @@ def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solut
         u, unit = (_unit(x.astype(np.complex128)) for x in (u, unit))
     s = np.vdot(unit, u)
     v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
-    condition = _norm(v)  # of λ, since ‖u‖ = 1
+    condition = _norm(v)  # condition of λ, since ‖u‖ = 1
     Au = _times(A, u)
     if not is_double:
         # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
@@ -189,7 +193,7 @@ def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solut
         eigenvalue = complex(quotient if eigenvalue.imag or A.dtype.kind == "c" else quotient.real)
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
     defect, right_defect = _norm(_times(A.T, y) - number * y), _norm(Au - number * u)
-    modulus = abs(eigenvalue) if height == "modulus" else 1.0
+    modulus = abs(eigenvalue) if criterion == "modulus" else 1.0
     is_accurate = defect <= rounding * condition and right_defect <= rounding
     is_proven = (
         is_accurate
@@ -203,14 +207,15 @@ def _judged(A: Array, solution: _Solution, height: Height, eps: float) -> _Solut
     return _Solution(values, eigenvalue, u, v / condition if is_proven else unit, is_accurate, is_proven)
 
 
-def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None:
-    """Return the same for a badly scaled A, from D⁻¹AD; None if nothing is proven in any units.
+def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
+    """Return a proven solution for a badly scaled A, from D⁻¹AD for some D; None if none is proven.
 
-    Units of states are such a D. They change neither eigenvalues nor what a relative error of the entries
-    does to them. LAPACK's D makes rows and columns of similar size. That can be far from the D that the
-    condition of λ needs, for instance on a cycle of many states: it is smallest, Σ|v_i u_i| / |vᴴu|, where
-    |u| = |v|. So the vectors give the next D, and so on. In the limit, this D makes a Jordan block
-    diagonal; so λ must be separate from the other eigenvalues there.
+    D is a choice of units for the states. It changes neither the eigenvalues nor their sensitivity to
+    relative errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ,
+    however, is least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very
+    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
+    on. In the limit this would make a Jordan block diagonal; so λ must be separate from the other eigenvalues
+    then.
     """
     B, d = balanced(A)
     limit = _MOST[eps]
@@ -218,7 +223,7 @@ def _proven_in_balance(A: Array, height: Height, eps: float) -> _Solution | None
         size = float(np.abs(B).max())
         if not 0 < size < math.inf:
             return None
-        solution = _in_double(np.ascontiguousarray(B) / size, height, eps)
+        solution = _in_double(np.ascontiguousarray(B) / size, criterion, eps)
         u, v = solution.right, solution.left
         if solution.is_proven and (turn == 0 or _distance(solution.values, solution.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
@@ -245,7 +250,7 @@ def _unit(x: Array) -> Array:
 
 
 def _distance(values: Array, eigenvalue: complex) -> float:
-    """Return how far the other eigenvalues are."""
+    """Return the relative distance of λ from the other eigenvalues."""
     return float(np.sort(np.abs(values - eigenvalue))[1:].min(initial=math.inf))
 
 
@@ -256,8 +261,8 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    Large ones by torch: numpy wakes threads, and torch's, whose cores they hold, take milliseconds for
-    the next product.
+    Large matrices by torch: numpy's threads would keep the cores busy, and torch's next product would wait
+    for milliseconds.
     """
     if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
         return A.dot(x)
@@ -267,7 +272,7 @@ def _times(A: Array, x: Array) -> Array:
     return product
 
 
-def _both_vectors(A: Array, height: Height) -> _Solution:
+def _both_vectors(A: Array, criterion: Criterion) -> _Solution:
     """Return the leading eigenvalue with its vectors from LAPACK's ``geev``."""
     if A.dtype.kind == "c":
         values, left, right, failed = _ZGEEV(A)
@@ -276,19 +281,19 @@ def _both_vectors(A: Array, height: Height) -> _Solution:
         values = real + 1j * imaginary
     if failed:
         raise np.linalg.LinAlgError("LAPACK's geev did not converge.")
-    leader = int(height_of(values, height).argmax())
-    u, v = right[:, leader], left[:, leader]
-    if A.dtype.kind == "f" and imaginary[leader]:
-        # The first of a pair, in the upper half plane. The next column has the imaginary parts.
-        u, v = u + 1j * right[:, leader + 1], v + 1j * left[:, leader + 1]
-    return _Solution(values, complex(values[leader]), u, v)
+    index = int(criterion_of(values, criterion).argmax())
+    u, v = right[:, index], left[:, index]
+    if A.dtype.kind == "f" and imaginary[index]:
+        # LAPACK lists the eigenvalue in the upper half plane first; the next column has the imaginary parts.
+        u, v = u + 1j * right[:, index + 1], v + 1j * left[:, index + 1]
+    return _Solution(values, complex(values[index]), u, v)
 
 
-def _by_solves(A: Array, height: Height) -> _Solution:
+def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
     # The first of a pair, in the upper half plane.
-    eigenvalue = complex(values[height_of(values, height).argmax()])
+    eigenvalue = complex(values[criterion_of(values, criterion).argmax()])
     is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
     getrf, getrs = _DLU if is_real else _ZLU
     shifted = np.array(A, float if is_real else complex, order="F")
@@ -308,10 +313,10 @@ def _by_solves(A: Array, height: Height) -> _Solution:
     return _Solution(values, eigenvalue, u, v)
 
 
-def _by_solves_of_all(T: Tensor, height: Height) -> list[_Solution]:  # (b, n, n)
-    """Return the same for many or large matrices, by torch: numpy's threads would keep torch's waiting."""
+def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
+    """Return the same for many or large matrices, by torch: torch would have to wait for numpy's threads."""
     values = eigenvalues(T)
-    eigenvalue = values.gather(-1, height_of(values, height).argmax(dim=-1, keepdim=True))  # (b, 1)
+    eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
     diagonal = lu.diagonal(dim1=-2, dim2=-1)
     diagonal[diagonal == 0] = torch.finfo(T.dtype).eps
@@ -357,8 +362,8 @@ def _angles(n: int) -> Array:
 def eigenvalues(T: Tensor) -> Tensor:
     """Return all eigenvalues of matrices ``(..., n, n)``, in no order.
 
-    For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does: 25 x 25 ones in
-    float64, for instance.
+    For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does. An example is the
+    25 x 25 matrix of ones in float64.
     """
     host = T.cpu()
     try:
@@ -391,5 +396,5 @@ def in_double(T: Tensor) -> Array:
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    # First to the host: a device may not have the dtype.
+    # To the host first: a device may lack double precision.
     return T.cpu().to(kind, copy=True, memory_format=torch.contiguous_format).numpy()

@@ -39,7 +39,7 @@ from spectral_param._context import (
     not_nested,
     solve,
 )
-from spectral_param._eigen.dense import Height, dominant_eigentriple, height_of
+from spectral_param._eigen.dense import Criterion, criterion_of, dominant_eigentriple
 from spectral_param._eigen.triple import (
     Eigentriple,
     degenerate_threshold,
@@ -56,7 +56,7 @@ from spectral_param._scale import power_of_two_scale
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
     """Return base + x yᴴ, or its real part without the complex matrix.
 
-    By elementwise operations, because autocast and TensorFloat-32 leave them alone.
+    It uses elementwise operations, which autocast and TensorFloat-32 do not affect.
     """
     if not real:
         x, y = x[..., :, None], physical_conj(y)[..., None, :]
@@ -68,7 +68,7 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative. A ``regular`` one has: it is proven to be simple in some units."""
+    """Return where λ has no derivative. With ``regular`` all are known to have one."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)
@@ -100,8 +100,9 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
-    # If nothing depends on a vector, rhs is zero, and so is x, also where the matrix is singular, because
-    # other eigenvalues are equal to λ. Elsewhere x stays a function of rhs, which has a derivative at 0.
+    # If the function does not depend on the vector, rhs is zero, and so is x. This holds also where other
+    # eigenvalues equal λ and the matrix is singular. Elsewhere x stays a function of rhs, which has a
+    # derivative at 0.
     unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
     return torch.where(degenerate[..., None] | unused, 0, x)
 
@@ -111,10 +112,10 @@ class _Eigen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        T: Tensor, height: Height, known: Eigentriple | None, regular: bool
+        T: Tensor, criterion: Criterion, known: Eigentriple | None, regular: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         if known is None:
-            return dominant_eigentriple(T, height)
+            return dominant_eigentriple(T, criterion)
         # Autograd attaches the graph to the returned tensors, so they must be new ones.
         return Eigentriple(*(x.detach() for x in known))
 
@@ -164,75 +165,77 @@ class _Eigen(torch.autograd.Function):
         info: Any,
         in_dims: tuple[int, None, None, None],
         T: Tensor,
-        height: Height,
+        criterion: Criterion,
         known: Eigentriple | None,
         regular: bool,
     ) -> tuple[tuple[Tensor, ...], int]:
         T = T.movedim(in_dims[0], 0)
-        return _Eigen.apply(T, height, known, regular), 0  # type: ignore[no-untyped-call]
+        return _Eigen.apply(T, criterion, known, regular), 0  # type: ignore[no-untyped-call]
 
 
-# T is of shape (..., n, n) in all of the following.
+# In all functions below T has the shape (..., n, n).
 
 
 def eigentriple(
-    T: Tensor, height: Height = "modulus", known: Eigentriple | None = None, regular: bool = False
+    T: Tensor, criterion: Criterion = "modulus", known: Eigentriple | None = None, regular: bool = False
 ) -> Eigentriple:
     """Return the leading eigentriple, differentiable.
 
     Args:
         T: Matrices ``(..., n, n)``.
-        height: By what an eigenvalue leads.
-        known: The value of the triple, if that is known.
+        criterion: Which eigenvalue leads.
+        known: The triple of T, if it has been computed.
         regular: Whether all eigenvalues are known to be simple; see
             :func:`spectral_param._eigen.dense.leading_eigentriple`.
     """
-    return Eigentriple(*_Eigen.apply(T, height, known, regular))  # type: ignore[no-untyped-call]
+    return Eigentriple(*_Eigen.apply(T, criterion, known, regular))  # type: ignore[no-untyped-call]
 
 
-def unseen_value(T: Tensor, height: Height = "modulus", handle: int = -1) -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue of a T whose values may not be looked at.
+def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) -> Tensor:
+    """Return |λ| or Re λ of the leading eigenvalue of a T inside a graph or transform.
 
-    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` is that of a
-    follower in ``FOLLOWERS``, which a compiled graph asks.
+    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` belongs to a
+    follower in ``FOLLOWERS``, which a compiled graph calls.
     """
     if is_traced(T):
-        return _recorded_value(T, height, handle)
-    value: Tensor = height_of(eigentriple(T, height).eigenvalue, height)
+        return _recorded_value(T, criterion, handle)
+    value: Tensor = criterion_of(eigentriple(T, criterion).eigenvalue, criterion)
     return value
 
 
-# The short path: an ordinary tensor whose triple is known -----------------------------------------
+# The short path: a plain tensor whose triple is known ---------------------------------------------
 
 
 def _value_gradient(
-    triple: Eigentriple, g: Tensor, height: Height, is_real: bool, regular: bool = False
+    triple: Eigentriple, g: Tensor, criterion: Criterion, is_real: bool, regular: bool = False
 ) -> Tensor:
     """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
     eigenvalue, u, v = triple
-    g_eigenvalue = g * torch.sgn(eigenvalue) if height == "modulus" else g.to(u.dtype)
+    g_eigenvalue = g * torch.sgn(eigenvalue) if criterion == "modulus" else g.to(u.dtype)
     return _eigenvalue_gradient(g_eigenvalue, u, v, is_real, regular)
 
 
-def known_value(T: Tensor, triple: Eigentriple, height: Height = "modulus", regular: bool = False) -> Map:
-    """Return |λ| or Re λ of an ordinary T, from the triple of T.
+def known_value(
+    T: Tensor, triple: Eigentriple, criterion: Criterion = "modulus", regular: bool = False
+) -> Map:
+    """Return |λ| or Re λ of a plain T, from the triple of T.
 
-    ``regular`` is that of :func:`eigentriple`.
+    For ``regular`` see :func:`eigentriple`.
     """
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        return (_value_gradient(triple, g, height, not T.is_complex(), regular),)
+        return (_value_gradient(triple, g, criterion, not T.is_complex(), regular),)
 
     def reference(T: Tensor) -> Tensor:
-        value: Tensor = height_of(eigentriple(T, height, triple, regular).eigenvalue, height)
+        value: Tensor = criterion_of(eigentriple(T, criterion, triple, regular).eigenvalue, criterion)
         return value
 
     # The real part of a complex number is a view of it.
-    return Map(height_of(triple.eigenvalue, height).clone(), pull_back, reference)
+    return Map(criterion_of(triple.eigenvalue, criterion).clone(), pull_back, reference)
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-    r"""Return W = r T / |λ| for an ordinary T, whose λ is simple and not zero, and r, one for each matrix.
+    r"""Return W = r T / |λ| for a plain T, whose λ is simple and not zero, and one r for each matrix.
 
     With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 
@@ -263,7 +266,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
 
 def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:
     """Return g_T of :func:`divided_by_modulus` for one small matrix, in numpy, which takes half the time."""
-    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+    with np.errstate(all="ignore"):  # A GradScaler produces infinite gradients.
         matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
         right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
         size = abs(value)
@@ -287,35 +290,35 @@ def _to_matrices(x: Tensor, T: Tensor) -> Tensor:  # (...) -> (..., 1, 1)
 # Recorded graphs ----------------------------------------------------------------------------------
 
 
-def _recorded_value(T: Tensor, height: Height, handle: int) -> Tensor:
+def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     """Return |λ| or Re λ for a graph that is being recorded."""
     if is_compiled():
-        return _leading_value(T, height, handle)[0]
+        return _leading_value(T, criterion, handle)[0]
     # By operators of torch alone, because an exported program must run without this library. NaN must not
     # reach LAPACK: its QR iteration ends the process.
     finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     values = torch.linalg.eigvals(to_double(torch.where(finite, T, 0)))
-    value: Tensor = height_of(values, height).max(dim=-1).values
+    value: Tensor = criterion_of(values, criterion).max(dim=-1).values
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# What finds triples in compiled graphs: an object with ``follow``, by its handle. A graph may outlive it.
+# Followers that find triples in compiled graphs, by handle. A graph may outlive its follower.
 FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 # The compiler has no kernels for the complex arithmetic above, so the operator's outputs are real.
 @torch.library.custom_op("spectral_param::leading_value", mutates_args=())
-def _leading_value(T: Tensor, height: str, handle: int) -> tuple[Tensor, Tensor]:
+def _leading_value(T: Tensor, criterion: str, handle: int) -> tuple[Tensor, Tensor]:
     """Return |λ| or Re λ, and its gradient with respect to T."""
-    kind: Height = "modulus" if height == "modulus" else "real"
+    kind: Criterion = "modulus" if criterion == "modulus" else "real"
     follower = FOLLOWERS.get(handle)
     triple = dominant_eigentriple(T, kind) if follower is None else follower.follow(T).triple
-    value = height_of(triple.eigenvalue, kind).clone()
+    value = criterion_of(triple.eigenvalue, kind).clone()
     return value, _value_gradient(triple, torch.ones_like(value), kind, not T.is_complex())
 
 
 @_leading_value.register_fake
-def _(T: Tensor, height: str, handle: int) -> tuple[Tensor, Tensor]:
+def _(T: Tensor, criterion: str, handle: int) -> tuple[Tensor, Tensor]:
     return T.real.new_empty(T.shape[:-2]), torch.empty_like(T)
 
 

@@ -1,6 +1,7 @@
-"""Ritz pairs of G = TᴴT in a thin block of vectors, with products of T and Tᴴ alone.
+"""Ritz pairs of G = TᴴT in a thin block of vectors, from products with T and Tᴴ alone.
 
-Most of the time of a followed norm goes into products of T with thin matrices, so each of them counts.
+Products of T with thin matrices take most of the time of a tracked norm, so the code saves each product it
+can.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from spectral_param import _paths
 from spectral_param._eigen import proof
-from spectral_param._eigen.singular import ORDINARY
+from spectral_param._eigen.singular import SAFE_RANGE
 from spectral_param._matrices import Array
 from spectral_param._precision import to_double
 
-# Random vectors that take the place of Ritz vectors after a proof has failed; sweeps of a new block.
+# Number of Ritz vectors that are replaced by random vectors after a failed proof; sweeps of a new block.
 FRESH, COLD_SWEEPS = 3, 3
 
 
@@ -29,7 +30,7 @@ class Ritz(NamedTuple):
     q: Array  # The Ritz vectors in the basis of V, (k, k)
     defect: Array  # EᴴE for the Ritz vectors, (k, k)
     along: Array  # The parts of p(G) Z along the Ritz vectors, (k, p)
-    outside: Array  # The Gram matrix of the other part, (p, p)
+    outside: Array  # Gram matrix of the part orthogonal to the block, (p, p)
 
     def rest(self, cut: int) -> Array:
         """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
@@ -38,7 +39,7 @@ class Ritz(NamedTuple):
 
 
 def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | None:
-    """Return the Ritz pairs of G in the space of V, and what S = p(G) Z, if given, has in it and outside.
+    """Return the Ritz pairs of G in the space of V, and the parts of S = p(G) Z in this space and outside.
 
     None where T is zero, not finite, or of extreme size.
     """
@@ -58,7 +59,7 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
     H = small[:, k : 2 * k]
     theta, q = np.linalg.eigh((H + H.conj().T) / 2)
     q = q[:, ::-1]
-    if not is_ordinary(float(theta[-1]) * unit):
+    if not is_safe_square(float(theta[-1]) * unit):
         return None
     return Ritz(
         (unit * theta[::-1]).tolist(),
@@ -81,22 +82,22 @@ def ritz_vectors(V: Tensor, ritz: Ritz, count: int) -> Tensor:
 
 
 def refreshed(V: Tensor, ritz: Ritz, S: Tensor) -> Tensor:
-    """Return the Ritz vectors, the last ones replaced by some vectors of S, from outside."""
+    """Return the Ritz vectors, the last ones replaced by vectors of S orthogonal to the block."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
     return beside(ritz_vectors(V, ritz, V.shape[-1] - count), S[:, :count])
 
 
 def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
-    """Return a block for a T that nothing is known of, and a bound of the largest eigenvalue in its space."""
+    """Return a start block for a new T, and a bound of the largest eigenvalue in its space."""
     for _ in range(COLD_SWEEPS):
         V = orthonormal(V)
         V = _times(T.mH, _times(T, V))
     return orthonormal(V), float(torch.linalg.matrix_norm(V))
 
 
-def is_ordinary(square: float) -> bool:
-    """Return whether σ² is that of a σ within ``ORDINARY``."""
-    return ORDINARY[0] ** 2 < square < ORDINARY[1] ** 2
+def is_safe_square(square: float) -> bool:
+    """Return whether σ is within ``SAFE_RANGE``, for σ²."""
+    return SAFE_RANGE[0] ** 2 < square < SAFE_RANGE[1] ** 2
 
 
 def orthonormal(V: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ def orthonormal(V: Tensor) -> Tensor:
 
 
 def random_vectors(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return columns of standard normal numbers, of the size of those of ``like``."""
+    """Return ``count`` columns of standard normal numbers, of the length of the columns of ``like``."""
     return proof.random_rows((count, like.shape[-2]), like, generator).mT
 
 

@@ -1,6 +1,6 @@
 r"""Proofs that no eigenvalue of a Hermitian matrix, and so no singular value, is larger.
 
-Random vectors, and (1), are those of :mod:`spectral_param._eigen.proof`.
+:mod:`spectral_param._eigen.proof` defines the random vectors and (1).
 
 Products
 --------
@@ -11,9 +11,9 @@ increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x �
 
     λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
 
-It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if the space left out is near
-that of the eigenvectors of the larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about
-j² eps p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
+It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if P projects out nearly the
+space of the eigenvectors of larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about j² eps
+p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
 
 Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
 G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
@@ -48,8 +48,8 @@ from torch import Tensor
 from spectral_param._eigen.proof import TAU
 from spectral_param._matrices import Array
 
-# The next a where nothing lies above it, relative to a. An a that is too large costs a higher degree in each
-# step (measured: twice the products where the first weight was 1.3 times as large; 0.8 to 0.97 do equally
+# Factor on a for the next step, if p amplified nothing. If a is too large, each step needs a higher degree
+# (measured: twice the products for an a that is 1.3 times too large; factors from 0.8 to 0.97 do equally
 # well).
 LOWER = 0.9
 
@@ -61,11 +61,10 @@ def chebyshev(x: float, degree: int) -> float:
 
 
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
-    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if nothing is known.
+    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if no bound is proven.
 
-    Beside it about λ_max(PGP): from ‖P p(G) Z‖/√n, as random vectors have it, which proves nothing. Where p
-    has amplified nothing, λ_max(PGP) is at most about a, and may be far below it. A smaller one is tried
-    then.
+    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n, which proves nothing. If p amplified nothing,
+    λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
     """
     size = math.sqrt(_largest(gram)) + error
     if degree == 0 or not size < math.inf:

@@ -1,28 +1,29 @@
-r"""Where the symbol of a kernel is largest, with a proof for all frequencies, followed from step to step.
+r"""The frequency at which the symbol of a kernel is largest, tracked from step to step, with a proof.
 
-Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) what is proven. The
-leading frequency of the last step, or one that turns out to be larger, is *looked at*: its norm and a bound B
-of it from above come from the solver. Where b(ω) ≤ B, nothing is done.
+Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) the proven bounds. The
+solver computes the norm, and a bound B of this norm from above, at the leading frequency of the last step,
+and at every frequency that turns out to have a larger norm. Frequencies with b(ω) ≤ B need no work.
 
 **Carried bounds.** Let the kernel of the last step be scaled, and then move by D. By Weyl's inequality σ(ω)
 moves by at most ‖D̂(ω)‖, and
 
 .. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
 
-takes one product of the taps with each other for all frequencies. So b(ω) grows by that, and most frequencies
-are not asked in most steps: they lie by several moves below the largest.
+takes one product of the taps with each other for all frequencies. So b(ω) grows by ‖D̂(ω)‖. Most frequencies
+need no work in most steps, because they lie several moves below the largest.
 
 **Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
 products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
-subtracted from t² before. First t is below B, by the *reserve* of ω, so that b(ω) can grow for some steps:
-the reserve doubles where that succeeds, and is not tried where moves are nearly as large. Else t = B. (One
-product G·G, as Gram iteration takes, costs six times as many operations as the factorisation, and leaves a
-factor of n^(1/8).)
+subtracted from t² before. The first t is B minus the *slack* of ω, so that b(ω) can grow for some steps
+before it reaches B. The slack doubles after a success, and is not tried if moves are nearly as large. The
+second t is B. (One product G·G, as Gram iteration takes, costs six times as many operations as the
+factorisation, and leaves a factor of n^(1/8).)
 
-**What remains.** Where that fails, Lanczos' method finds out whether σ(ω) > B: then ω is looked at. A σ(ω)
-within rounding errors of B is decided in double precision: by Cholesky, and else by eigenvalues.
+**What remains.** Where both fail, Lanczos' method finds out whether σ(ω) > B: then the solver computes the
+norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by Cholesky, or by eigenvalues.
 
-A kernel with one channel on a side, as a depthwise one, has the norms of vectors, which need no proof.
+If a kernel has one input or output channel, as a depthwise kernel has, K̂(ω) is a vector, whose norm needs no
+proof.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen import hermitian, symbol
-from spectral_param._eigen.singular import ORDINARY, Norm, Pair, leading_pair, stacked_norms, tall
+from spectral_param._eigen.singular import SAFE_RANGE, Norm, Pair, leading_pair, stacked_norms, tall
 from spectral_param._eigen.solver import Follower, NormFollower, Solver
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
-# Entries of the Gram matrices of a batch, which are to stay in a cache, and the least number of matrices.
+# Number of entries of a batch of Gram matrices that stay in a cache, and the least size of a batch.
 _ENTRIES, _LEAST = 2**18, 16
-# Steps of Lanczos' method to find a larger norm, and what its rounding errors are below.
+# Steps of Lanczos' method to find a larger norm, and a bound of its relative rounding errors.
 _STEPS, _LESS = 24, 2e-6
-# The first reserve, relative to B, and the range. It is tried if it lasts for this many moves. It changes by
-# these factors where it is proven, where it is not, and where it was not tried.
-_RESERVE, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
+# The first slack, relative to B, and its range. A slack is tried if it is at least this many times the move.
+# It is multiplied by these factors after a proof, after a failure, and if it was not tried.
+_SLACK, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
 _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 # Relative error of the Gram matrix of a move, which is summed in single precision.
 _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """The leaders of the kernels of one weight. A solver that is never asked keeps nothing."""
+    """Finds the peaks of the kernels of one weight. With LAPACK as the solver it has no state."""
 
-    def follow(self, K: Tensor, axes: int) -> symbol.Leader:
-        """Return the leader of each kernel.
+    def follow(self, K: Tensor, axes: int) -> symbol.Peak:
+        """Return the peak of each kernel.
 
         Args:
             K: Kernels ``(..., o, i, *Q)`` of stride 1, see :func:`spectral_param._eigen.symbol.phases`. The
@@ -73,14 +74,16 @@ class KernelFollower(Follower):
         else:
             if len(self._states) != len(kernels):
                 self._states = [_One(self.solver) for _ in kernels]
-            leaders = [one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)]
-            norms, indices = [norm for norm, _ in leaders], [index for _, index in leaders]
+            solutions = [
+                one.follow(kernel, points) for one, kernel in zip(self._states, kernels, strict=True)
+            ]
+            norms, indices = [norm for norm, _ in solutions], [index for _, index in solutions]
         pair, bound = stacked_norms(norms, batch)
-        return symbol.Leader(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
+        return symbol.Peak(pair, bound / cosine, points[indices].reshape(*batch, 1, axes))
 
 
 def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (b, i, *Q), (P, axes)
-    """Return the norms of kernels with one channel on a side, and the indices of their frequencies."""
+    """Return the norms of kernels with one input or output channel, and the indices of the frequencies."""
     scale = power_of_two_scale(K.flatten(1)[:, None])
     S = divided(K.flatten(1)[:, None], scale).reshape(K.shape)
     step = max(1, _ENTRIES // (len(points) * K.shape[1]))
@@ -94,16 +97,16 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (
 
 
 class _Known(NamedTuple):
-    """What is known of a kernel (n, i, *Q) after a step: b and the reserves of all ω, and which leads."""
+    """State of a kernel (n, i, *Q) after a step: b and the slacks of all ω, and the leading frequency."""
 
     kernel: Tensor
     upper: Tensor
-    reserve: Tensor
-    leader: int
+    slack: Tensor
+    leading: int
 
 
 class _One:
-    """The follower of one kernel (n, i, *Q), n ≤ i."""
+    """Tracks the peak of one kernel (n, i, *Q), n ≤ i."""
 
     def __init__(self, solver: Solver) -> None:
         self.norms, self.keeps = NormFollower(solver), solver.norm_from < math.inf
@@ -112,7 +115,7 @@ class _One:
     def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
         """Return the norm on the grid, and the index of the frequency."""
         known, self.known = self.known, None
-        index = 0 if known is None else known.leader
+        index = 0 if known is None else known.leading
         flat = K.flatten(1)
         if not bool(flat.any() & flat.isfinite().all()):
             pair = leading_pair(tall(symbol.symbol(K, points[index : index + 1])[0]))
@@ -125,14 +128,14 @@ class _One:
             before = known.kernel.to(K.device)
             factor, error = _factor(flat, before.flatten(1), math.prod(K.shape[2:]))
             moves = _moves((K - factor * before) / unit, points) + error / unit
-            search.upper, search.reserve = factor * known.upper / unit + moves, known.reserve
+            search.upper, search.slack = factor * known.upper / unit + moves, known.slack
             moved = float(moves.max())
         search.look(index)
         search.finish(moved)
         assert search.leading is not None
         (sigma, v), _ = search.leading
-        if self.keeps and ORDINARY[0] < unit < ORDINARY[1]:
-            self.known = _Known(K, search.upper * unit, search.reserve, search.index)
+        if self.keeps and SAFE_RANGE[0] < unit < SAFE_RANGE[1]:
+            self.known = _Known(K, search.upper * unit, search.slack, search.index)
         return Norm(Pair(sigma * unit, v), search.proven * unit), search.index
 
 
@@ -162,7 +165,7 @@ class _Search:
         self.grams = _Grams(K.to(torch.complex64 if K.is_complex() else torch.float32), points)
         self.grams_in_double: _Grams | None = None
         self.upper = torch.full((len(points),), math.inf, dtype=torch.float64, device="cpu")
-        self.reserve = torch.full_like(self.upper, _RESERVE)
+        self.slack = torch.full_like(self.upper, _SLACK)
         self.bound = 0.0  # B
         self.leading: Norm | None = None
         self.index = 0
@@ -171,7 +174,7 @@ class _Search:
     def look(self, index: int) -> None:
         """Compute the norm at a frequency, which leads if the norm is larger than those before."""
         small = self.kernel.shape[0] < self.norms.least_size
-        # Small ones are exact to double precision, as LAPACK has them.
+        # LAPACK computes small matrices in double precision.
         K = to_double(self.kernel) if small else self.kernel
         K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
         norm = self.norms.follow(K)
@@ -183,7 +186,7 @@ class _Search:
         self.bound = max(self.bound, float(norm.bound))
 
     def finish(self, moved: float) -> None:
-        """Look until the norm at no frequency is above B. ``moved``: the largest of the moves."""
+        """Repeat until B bounds the norms at all frequencies. ``moved`` is the largest of the moves."""
         left = self._open(self.upper.argsort(descending=True))
         while len(left):
             for part in left.split(max(_LEAST, _ENTRIES // self.kernel.shape[0] ** 2)):
@@ -194,12 +197,12 @@ class _Search:
             left = self._open(left)
 
     def _sweep(self, part: Tensor, moved: float) -> None:
-        """Bound the norms at frequencies; or make B larger, and one of them the candidate."""
-        tried = self.reserve[part] * self.bound > _WORTH * moved
-        self._prove(part[tried], self.bound * (1 - self.reserve[part[tried]]))
+        """Prove that B bounds the norms at these frequencies, or raise B and choose a candidate."""
+        tried = self.slack[part] * self.bound > _WORTH * moved
+        self._prove(part[tried], self.bound * (1 - self.slack[part[tried]]))
         proven = self.upper[part] <= self.bound
         factors = torch.where(proven, _PROVEN, torch.where(tried, _FAILED, _UNTRIED))
-        self.reserve[part] = (self.reserve[part] * factors).clamp(*_RANGE)
+        self.slack[part] = (self.slack[part] * factors).clamp(*_RANGE)
         self._prove(part)
         part = self._open(part)
         if not len(part):
@@ -207,7 +210,7 @@ class _Search:
         size, best = _ritz_value(self.grams.at(part), _STEPS).max(dim=0)
         level = math.sqrt(max(float(size), 0.0)) * (1 - _LESS)
         if level > self.bound:
-            # The candidate is looked at when all have been asked, since another one may take its place.
+            # The candidate's norm is computed after the sweep, because a later frequency may replace it.
             self.bound, self.candidate = level, int(part[best])
             self._prove(part[torch.arange(len(part), device="cpu") != best])
         else:
@@ -217,15 +220,15 @@ class _Search:
         return indices[self.upper[indices] > self.bound]
 
     def _prove(self, part: Tensor, levels: Tensor | None = None) -> None:
-        """Prove bounds at frequencies, by default B."""
+        """Prove these bounds at frequencies; the default is B."""
         if not len(part):
             return
         if levels is None:
             part = self._open(part)
             levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
-        # Each number is a sum of ``terms`` products. Rounding errors add up as a random walk does, so this
-        # leaves a reserve.
+        # Each number is a sum of ``terms`` products. Rounding errors add up like a random walk, so 4 · terms
+        # is more than enough.
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
         G = self.grams.at(part)
@@ -260,13 +263,13 @@ class _Search:
 
 
 class _Grams:
-    """G(ω) of a kernel K (n, i, *Q) at frequencies: each by a product, or all by those of the taps."""
+    """Computes G(ω) of a kernel K (n, i, *Q): by a product for each ω, or from the products of the taps."""
 
     def __init__(self, K: Tensor, points: Tensor) -> None:
         self.kernel, self.points = K, points
         self._asked = 0
         self._lags: tuple[Tensor, ...] | None = None
-        self._room: list[Tensor] = []
+        self._buffers: list[Tensor] = []
 
     def at(self, indices: Tensor) -> Tensor:  # -> (m, n, n)
         """Return G at the frequencies of these indices, valid until the next call."""
@@ -288,10 +291,10 @@ class _Grams:
             G = (torch.polar(torch.ones_like(angle), angle) @ lags[0]).reshape(square)
             return G + G.mH
         # Touching new memory takes longer than the products.
-        if not self._room or len(self._room[0]) < len(angle):
+        if not self._buffers or len(self._buffers[0]) < len(angle):
             parts = [angle.new_empty(len(angle), lags[0].shape[-1]) for _ in range(2)]
-            self._room = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
-        real, imaginary, G = (part[: len(angle)] for part in self._room)
+            self._buffers = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
+        real, imaginary, G = (part[: len(angle)] for part in self._buffers)
         torch.mm(angle.cos(), lags[0], out=real)
         torch.mm(angle.sin(), lags[1], out=imaginary)
         return torch.complex(real, imaginary, out=G).reshape(square)
@@ -300,7 +303,7 @@ class _Grams:
 def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes), double.
 
-    Of r and -r there is one, and C_0 is halved.
+    Only one of r and -r is included, and C_0 is halved.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.
@@ -314,7 +317,7 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
 
 
 def _ritz_value(G: Tensor, steps: int) -> Tensor:  # (m, n, n) -> (m), on the host
-    """Return about λ_max(G) from below, by steps of Lanczos' method without orthogonalisation."""
+    """Return an estimate of λ_max(G) from below, by Lanczos' method without reorthogonalisation."""
     n = G.shape[-1]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 1, dtype=torch.float32, device="cpu", generator=generator)

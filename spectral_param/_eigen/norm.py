@@ -1,28 +1,29 @@
-r"""The largest singular value with a bound from above: by LAPACK, or followed from one step to the next.
+r"""The largest singular value with a bound from above: by LAPACK, or tracked from step to step.
 
 An optimizer step changes T little, so the leading right singular vectors of the last step are nearly right.
 Let V be a block of 16 of them, Z 16 random vectors, G = TᴴT, and p(G) = T_j(2G/a - 1) a Chebyshev polynomial
-with a about the largest eigenvalue beyond the block's. Then p(G) amplifies what is above a, by about
-e^(2j √(1 - a/θ₁))/2, and nothing else. One step is
+with an estimate a of the largest eigenvalue that the block does not contain. Then p(G) amplifies only
+eigenvalues above a: the largest, θ₁, by about e^(2j √(1 - a/θ₁))/2. One step is
 
 1. p(G) [V, Z], and V is made orthonormal; where V is still near, p(G) Z only;
 2. the Ritz pairs of G in the space of V. The largest value is σ² from below;
-3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. It is within
-   ``tolerance`` of that value, or the result is not used.
+3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. The result is
+   used only if the bound is within ``tolerance`` of the value.
 
-Most steps skip all of that. ‖T - T'‖_F bounds by how much σ₂, the second largest singular value, has grown
-since the last step, whose matrix was T'. With a bound of σ₂, a few power steps prove σ by (6) of that file.
-Where that is not enough, as between close singular values, the bound of ‖T (I - VVᴴ)‖, which grows as little,
-serves for 2 and 3 without new random vectors, and (5) of that file gives a new bound of σ₂.
+Most steps skip these three. Let T' be the matrix of the last step. Since then, the second largest singular
+value σ₂ has grown by at most ‖T - T'‖_F. With a bound of σ₂, a few power steps prove σ by (6) of that file.
+If this proof fails, as between close singular values, 2 and 3 are done without new random vectors: the last
+bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of that file gives a new bound of σ₂.
 
-Where that move is too large, T is compared with a multiple of T', as a registration makes one, and what is
-known of T' is multiplied, too.
+If the move is too large, T is compared with a multiple of T' (registration scales a weight), and the known
+bounds are multiplied by the same factor.
 
-Most of the time goes into products of T with thin matrices, so each of them counts: the degree and whether V
-is filtered are chosen by what the last step found. Of a long T, G itself is formed.
+Products of T with thin matrices take most of the time. To save products, the last step determines the degree,
+and whether V is filtered. For a long T, G itself is formed.
 
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
-Cholesky factorisation proves the largest Ritz value. If it is not the largest eigenvalue, LAPACK finds that.
+Cholesky factorisation proves the largest Ritz value. If this proof fails, LAPACK computes the largest
+eigenvalue.
 
 All random numbers come from generators seeded by the step's number.
 """
@@ -41,7 +42,7 @@ from spectral_param._eigen.gramian import (
     beside,
     chebyshev,
     cold_block,
-    is_ordinary,
+    is_safe_square,
     orthonormal,
     random_vectors,
     refreshed,
@@ -54,29 +55,30 @@ from spectral_param._precision import to_double
 
 # Columns of the block.
 COLUMNS = 16
-# Most of the Ritz vectors that are left out of what is bounded.
+# Largest number of Ritz vectors that are projected out before the rest is bounded.
 CUT = 12
 # Attempts at a proof; largest degree of a polynomial.
 ROUNDS, DEGREES = 4, 80
-# What lies outside is to be bounded by a + REACH (θ₁ - a), and a is at least LOWEST θ₁.
+# The aim for the bound of the rest is a + REACH (θ₁ - a); a is at least LOWEST θ₁.
 REACH, LOWEST = 0.75, 0.25
-# Power steps of a read, before the block is asked.
+# Largest number of power steps in a read; after these the block is used.
 POWERS = 4
-# Single precision is not enough for a sum of n entries of which this many rows hold most of the result.
+# Results are computed in double precision if fewer than n/_NARROW of their entries, sums of n terms, have
+# most of the norm.
 _NARROW = 8.0
-# Part of the tolerance that a bound may use up before the block is filtered.
-WORN = 0.4
+# The block is filtered again if the gap between bound and value exceeds this part of the tolerance.
+REFILTER_RATIO = 0.4
 
 
 class State(NamedTuple):
-    """What is kept between calls, for one matrix.
+    """State of one matrix between calls.
 
     Attributes:
         block: Leading right singular vectors, orthonormal, ``(n, COLUMNS)``.
         step: Number of calls; the seed of the random directions.
-        degree: Degree of the next polynomial; 0 if none is known that proves anything.
-        is_stale: Whether it is to be applied to the block, too.
-        edge: a; 0 if the block means nothing.
+        degree: Degree of the next polynomial; 0 if no sufficient degree is known.
+        is_stale: Whether the polynomial must be applied to the block, too.
+        edge: a; 0 if the block is unusable.
         outside: A bound of ‖T (I - VVᴴ)‖ for the block V; 0 if none is known.
         second: A bound of the second largest singular value; 0 if none is known.
         last: The last matrix, and its norm.
@@ -93,7 +95,7 @@ class State(NamedTuple):
 
 
 def follow(T: Tensor, state: State | None) -> tuple[Norm, State]:  # T: (m, n), m ≥ n
-    """Return the norm, and the state for the next call. T is not changed any more."""
+    """Return the norm, and the state for the next call. The caller does not change T afterwards."""
     T = T.detach().resolve_conj()
     if state is None:
         state = State(T.new_zeros(min(COLUMNS, T.shape[-1]), T.shape[-1]).mT)  # Read by columns.
@@ -122,7 +124,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
     if not edge:
         V, edge = cold_block(T, random_vectors(V, V.shape[-1], generator))
         degree, is_stale = 0, False
-        if not is_ordinary(edge):
+        if not is_safe_square(edge):
             return None, None, lost
     for _ in range(ROUNDS):
         Z = random_vectors(V, proof.VECTORS, generator)
@@ -133,15 +135,15 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
         if ritz is None:
             return None, None, lost
         outside, second, upper, next_edge = _audit(ritz, edge, degree, T, gram_error)
-        worn = _worn(upper, ritz.theta[0], T)
-        # By how much the filter has reduced the residuals, which the next step's filter has to reduce again.
-        factor = 1.0 if is_stale or worn > WORN else 0.0
-        if is_stale and worn <= 1:
+        gap_ratio = _gap_ratio(upper, ritz.theta[0], T)
+        # The factor by which the filter has reduced the residuals; the next step's filter needs the same one.
+        factor = 1.0 if is_stale or gap_ratio > REFILTER_RATIO else 0.0
+        if is_stale and gap_ratio <= 1:
             factor = hermitian.chebyshev(ritz.theta[0] / edge, degree)
         edge = next_edge
         degree, is_stale = _plan(ritz, edge, factor, T)
-        is_stale = is_stale or worn > WORN
-        if worn <= 1:
+        is_stale = is_stale or gap_ratio > REFILTER_RATIO
+        if gap_ratio <= 1:
             degree = min(degree, DEGREES)
             kept = State(V, state.step, degree, is_stale, edge, outside, second)
             return _of_block(T, V, ritz, upper), None, kept
@@ -153,7 +155,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
 
 
 def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm | None, State]:
-    """Return the norm by what the last step knew, or None, and the state."""
+    """Return the norm from the results of the last step, or None, and the state."""
     # The factor covers the rounding errors of the norm.
     move = 1.001 * float(torch.linalg.vector_norm(T - before))
     sigma = float(norm.pair.value)
@@ -177,31 +179,31 @@ def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm |
         return None, state
     theta, _, defect, *_ = ritz
     upper = hermitian.block_bound(theta, defect, outside**2)
-    worn = _worn(upper, theta[0], T)
-    state = state._replace(second=_second(theta, defect, outside**2), is_stale=worn > WORN)
-    return (_of_block(T, V, ritz, upper) if worn <= 1 else None), state
+    gap_ratio = _gap_ratio(upper, theta[0], T)
+    state = state._replace(second=_second(theta, defect, outside**2), is_stale=gap_ratio > REFILTER_RATIO)
+    return (_of_block(T, V, ritz, upper) if gap_ratio <= 1 else None), state
 
 
 def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) -> tuple[float, float, State]:
-    """Return the move from a multiple of the last matrix, its σ, and the state, where that is less.
+    """Return the move from a multiple of the last matrix, its σ and state, if this move is smaller.
 
-    A registration scales the weight. The multiple is the one that leaves the size of the last vector's image.
+    A registration scales the weight. The factor is the quotient of the sizes of the last vector's images.
     """
     v, sigma = norm.pair.vector, float(norm.pair.value)
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
     length = f * sigma
-    # Not a power: of a Python number it raises where it overflows.
-    if not (is_ordinary(sigma * sigma) and is_ordinary(length * length)):
+    # Not ``**``, which raises if a Python number overflows.
+    if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
-    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.
+    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Otherwise the multiple is not much nearer.
         rest = torch.sub(T, before, alpha=f)
-        # The entries of the difference are rounded, and those of the multiple before.
+        # Rounding errors of the entries of the multiple and of the difference.
         rounding = 2 * torch.finfo(T.dtype).eps * f * float(torch.linalg.vector_norm(before))
         least = 1.001 * (float(torch.linalg.vector_norm(rest)) + rounding)
         if least < move / 2:
             state = state._replace(edge=f**2 * state.edge, outside=f * state.outside, second=f * state.second)
             return least, f * sigma, state
-    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # p would not amplify what leads.
+    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # p would not amplify the leading vectors.
         state = state._replace(edge=f**2 * state.edge)
     return move, sigma, state
 
@@ -217,17 +219,18 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         r = z - theta.to(T.dtype) * v
         numbers = torch.stack([theta, (_length(r) / length) ** 2, _narrowness(u)])
         square, defect, narrow = numbers.tolist()
-        if not is_ordinary(square):
+        if not is_safe_square(square):
             break
         upper = hermitian.temple_bound(square, defect, second**2)
-        worn = _worn(upper, square, T)
-        leader = z / _length(z).to(T.dtype)
-        if worn <= 1:
-            return _norm(leader, *_precise(T, v, square, narrow, square, upper))
-        v = leader
-        if not worn * (worn / before) ** left <= 1:  # The next steps reduce it by less than this one.
+        gap_ratio = _gap_ratio(upper, square, T)
+        image = z / _length(z).to(T.dtype)
+        if gap_ratio <= 1:
+            return _norm(image, *_precise(T, v, square, narrow, square, upper))
+        v = image
+        # The next steps reduce the gap by less than this one.
+        if not gap_ratio * (gap_ratio / before) ** left <= 1:
             break
-        before = worn
+        before = gap_ratio
     return None
 
 
@@ -242,29 +245,29 @@ def _second(theta: list[float], defect: Array, b: float) -> float:
     return math.sqrt(hermitian.second_bound(theta, defect, b, rest + (theta[0] - rest) / 8))
 
 
-def _worn(upper: float, top: float, T: Tensor) -> float:
-    """Return the distance of a bound from θ₁ relative to the allowed one."""
+def _gap_ratio(upper: float, top: float, T: Tensor) -> float:
+    """Return the distance of a bound from θ₁ relative to the tolerance."""
     return (upper / top - 1) / (2 * tolerance(T.dtype))
 
 
 def _audit(
     ritz: Ritz, a: float, degree: int, T: Tensor, gram_error: float
 ) -> tuple[float, float, float, float]:
-    """Return what p(G) Z shows: the root of b of (2), the bound of (5), that of (3), and the next a."""
+    """Return the bounds from p(G) Z: the root of b of (2), the bounds of (5) and (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
-    # Many Ritz vectors left out make the rest small, but only those that have converged can be used in (3):
-    # those of residual r_i with r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2, roughly, and the first. The random vectors have
-    # no say in it.
+    # Many Ritz vectors left out make the rest small, but (3) can only use converged Ritz vectors: roughly,
+    # the first one and those whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2. This choice does not
+    # depend on the random vectors.
     gap = (1 - REACH) * max(top - a, 1e-9 * top)
     squares = ritz.defect.diagonal().real.tolist()
     cut = 1
     while cut < most and squares[cut] <= gap * max((top - theta[cut]) / 2, 2 * tol * top):
         cut += 1
-    # p amplifies rounding errors as it does the leading vectors.
+    # p amplifies rounding errors as much as the leading vectors.
     error = degree**2 * torch.finfo(T.dtype).eps * hermitian.chebyshev(top / a, degree) * _size(n)
     b, edge = hermitian.chebyshev_bound(ritz.rest(cut), a, degree, n, error)
-    b += gram_error * top  # G is of this norm, and its errors move an eigenvalue by no more than theirs.
+    b += gram_error * top  # An error E of G moves eigenvalues by at most ‖E‖.
     leading, defect = theta[:cut], ritz.defect[:cut, :cut]
     upper = hermitian.block_bound(leading, defect, b)
     second = _second(leading, defect, b)
@@ -277,29 +280,31 @@ def _audit(
 
 
 def _size(n: int) -> float:
-    """Return about the norm of a matrix of random vectors."""
+    """Return an estimate of the norm of a matrix of random vectors."""
     return math.sqrt(n) + math.sqrt(proof.VECTORS)
 
 
 def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
-    """Return the degree of the next polynomial, and whether it is to be applied to the block.
+    """Return the degree of the next polynomial, and whether it must be applied to the block.
 
     Args:
         ritz: The Ritz pairs.
         a: The edge of the polynomial.
-        factor: The residual to be filtered out of the leading vector, relative to that of now; 0 if none is.
+        factor: The residual that the filter must remove from the leading vector, relative to the present one;
+            0 for none.
         T: The matrix.
     """
     ratio, tol = ritz.theta[0] / a, tolerance(T.dtype)
     if not ratio > 1 + 1e-9:
         return DEGREES + 1, False
-    # All relative to θ₁. (2) is to give b, and (3) asks for residual² ≤ 2 tol (θ₁ - b), with a reserve.
+    # All numbers are relative to θ₁. The degree must make (2) give b, and the residual² at most 2 tol (θ₁ -
+    # b) for (3), with a margin.
     b = 1 + REACH * (ratio - 1)
     degree = math.asinh(_size(T.shape[-1]) / proof.TAU) / math.acosh(2 * b - 1)
     residual = math.sqrt(max(0.0, ritz.defect[0, 0].real)) / ritz.theta[0]
     noise = 16 * torch.finfo(T.dtype).eps
     excess = factor * max(0.0, residual - noise) / math.sqrt(2 * tol * (1 - REACH) * (1 - 1 / ratio))
-    is_stale = excess > math.sqrt(WORN)
+    is_stale = excess > math.sqrt(REFILTER_RATIO)
     if is_stale:
         degree = max(degree, math.acosh(max(1.0, math.e * excess)) / math.acosh(2 * ratio - 1))
     return math.ceil(min(degree, DEGREES + 1)), is_stale
@@ -319,10 +324,10 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Ritz] | None) -> 
 
 
 def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
-    """Return the norm for the leading Ritz vector, and a bound of σ² beside the Ritz value.
+    """Return the norm as a pair and a bound, from the leading Ritz vector and a bound of σ².
 
-    V is orthonormal up to some rounding errors, by which value and bound may be too small. The vector's own
-    quotient, of lengths in double precision, does not have them.
+    V is orthonormal up to some rounding errors, by which value and bound may be too small. The Rayleigh
+    quotient of the vector, in double precision, is free of these errors.
     """
     v = ritz_vectors(V, ritz, 1)[:, 0]
     u = T @ v
@@ -331,14 +336,14 @@ def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
 
 
 def _narrowness(u: Tensor) -> Tensor:
-    """Return the inverse of the number of entries that most of a vector is in."""
+    """Return the inverse participation ratio: 1/k if k entries have most of the norm."""
     return ((torch.linalg.vector_norm(u, 4) / torch.linalg.vector_norm(u)) ** 4).double()
 
 
 def _precise(
     T: Tensor, v: Tensor, square: float, narrow: float, top: float, upper: float
 ) -> tuple[float, float]:
-    """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound that stands beside the value ``top``.
+    """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound for the value ``top``.
 
     An entry of Tv that is large from one product on is rounded in each of the n additions after it. These
     errors cancel in ``square``, a sum over many entries, but not where few are large: there it is computed
@@ -348,12 +353,12 @@ def _precise(
     if in_double:
         v = to_double(v)
         square = float((_length(to_double(T) @ v) / _length(v)) ** 2)
-    # The quotient of a vector that is not exact may raise a bound, but not lower it.
+    # The quotient of an inexact vector may raise a bound, but must not lower it.
     return square, upper * max(0.0 if in_double else 1.0, square / top)
 
 
 def _norm(v: Tensor, top: float, upper: float) -> Norm:
-    """Return the norm for a vector, a value of σ², and a bound of σ²."""
+    """Return the norm as a pair and a bound, from a vector, a value of σ², and a bound of σ²."""
     roots = [math.sqrt(top), math.sqrt(max(top, upper))]
     sigma, bound = torch.tensor(roots, dtype=torch.float64, device="cpu").unbind()
     return Norm(Pair(sigma, v), bound)

@@ -1,8 +1,8 @@
 r"""Proofs that no eigenvalue of a matrix is larger, normal or not, from products alone.
 
-They serve an eigenvalue that is followed, a sparse matrix, and a radius that is to be below a bound. Proofs
-for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`; the numbers of
-formulas run through both files.
+They are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
+Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are
+numbered through both files.
 
 Random vectors
 --------------
@@ -12,10 +12,10 @@ chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
-(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof that takes 100 of them is wrong with probability at
-most 1e-8, for every M that was chosen without regard to Z. For a sparse matrix few vectors cost least, which
-need a large factor instead: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16
-for p = 4, c = 6000, and the same for half as many complex ones.
+(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
+most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
+factor: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16 for p = 4, c = 6000,
+with the same probability for half as many complex columns.
 
 Any matrices
 ------------
@@ -39,22 +39,22 @@ The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonz
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)
 
-so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So on a closed
-curve with f < 1 no eigenvalue crosses during that scaling, and inside it P has as many eigenvalues as diag(θ)
-and A together. Let θ_1 be the largest, scaled to |θ_1| = 1, and M hold for |z| ≥ 1 - δ. Two curves prove
-ρ(P) to within δ, for every P, normal or not:
+so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So no eigenvalue crosses
+a closed curve with f < 1 during this scaling, and P has as many eigenvalues inside the curve as diag(θ) and A
+together. Let θ_1 be the Ritz value of largest modulus, let P be scaled so that |θ_1| = 1, and let ‖(z - A)⁻¹‖
+≤ M for |z| ≥ 1 - δ. Two curves prove ρ(P) to within δ, for every P, normal or not:
 
 - |z| = 1 + δ and all z beyond: no eigenvalue is larger.
-- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or |z| = 1 - δ: beyond it P has as many as
-  diag(θ), however close to each other.
+- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or |z| = 1 - δ: P has as many eigenvalues
+  outside this circle as diag(θ), however close to each other they are.
 
-The b_j of (4) come from the columns of A^j Z. Rounding errors of P and its products are not covered. An
-eigenvalue that such an error can move by more than δ is as uncertain here as it is in LAPACK.
+The b_j of (4) come from the columns of A^j Z. Rounding errors of P and its products are not covered. If such
+an error can move an eigenvalue by more than δ, the eigenvalue is uncertain here as in LAPACK.
 
 Powers
 ------
 ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has an
-error of at most 4n eps ‖S‖² (Frobenius norms), so it is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
+error of at most 4n eps ‖S‖² (Frobenius norms), so SS is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ from torch import Tensor
 from spectral_param import _paths
 from spectral_param._matrices import Array, singular_values
 
-# p and τ of (1); and for sparse matrices p and c.
+# p and τ of (1); for sparse matrices, p and c.
 VECTORS, TAU = 16, 0.65
 FEW, MARGIN = 4, 6000.0
-# The largest number of products with a block of random vectors. Where powers grow by more than the factor,
-# rounding errors grow as much.
+# The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
+# last number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
 # T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
 _POWERS = 7
@@ -85,7 +85,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return standard normal numbers. They are drawn on the host, so that they are the same on any device."""
+    """Return standard normal numbers. The host draws the numbers, so that they are equal on every device."""
     x = torch.randn(shape, dtype=like.dtype, device="cpu", generator=generator)
     return x.to(like.device, non_blocking=True)
 
@@ -108,7 +108,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     if len(power) > _paths.NUMPY_PRODUCT:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
-    with np.errstate(all="ignore"):  # What overflows proves nothing.
+    with np.errstate(all="ignore"):  # An overflow proves nothing.
         power = power * 2.0**-exponent
         for _ in range(_POWERS):
             size = float(norm(power))
@@ -128,7 +128,7 @@ def _frobenius(x: Array) -> float:
 
 
 def resolvent_bound(bounds: list[float], r: float) -> float:
-    """Return M of (4) for b_0, b_1, …, b_m; infinite unless b_m < 1."""
+    """Return M of (4) for b_0, b_1, …, b_m; infinity unless b_m < 1."""
     *first, last = bounds
     return sum(first) / (1 - last) / r if last < 1 else math.inf
 
@@ -160,7 +160,7 @@ def sparse_resolvent_bound(
         most: The largest number of products.
     """
     z = z - V @ (dual @ z)
-    bounds: list[float] = []  # of A^j, relative to r^j
+    bounds: list[float] = []  # norms of A^j, relative to r^j
     for _ in range(math.ceil(most)):
         bounds.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
         if bounds[-1] <= 0.5:
@@ -173,7 +173,7 @@ def sparse_resolvent_bound(
 
 
 class Compression(NamedTuple):
-    """The compression of P, T or a power of it, to the orthonormal blocks R and L: six 16 x 16 matrices.
+    """The compression of P (T or a power of T) to the orthonormal blocks R and L: six 16 x 16 matrices.
 
     The host computes with them in numpy, because torch takes three times as long for matrices of this size.
     """
@@ -181,7 +181,7 @@ class Compression(NamedTuple):
     right: Array  # RᴴPR
     right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
     left: Array  # LᴴPᴴL
-    left_defect: Array  # the same for Pᴴ and L
+    left_defect: Array  # the same matrix for Pᴴ and L
     overlap: Array  # LᴴR
     image: Array  # LᴴPR
 
@@ -205,11 +205,11 @@ class Inside(NamedTuple):
     dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
     theta: Array  # in descending order of modulus
     products: Array  # s_i r_i
-    leader: float  # |θ_1|, in units of P
+    modulus: float  # |θ_1|, in units of P
 
 
 def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
-    """Return this part for V and U of ``cut`` columns each; None if UᴴV is singular."""
+    """Return :class:`Inside` for V and U of ``cut`` columns each; None if UᴴV is singular."""
     overlap, image = compression.overlap, compression.image
     c, d = (basis[:, :cut] for basis in bases)
     try:
@@ -221,37 +221,38 @@ def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> I
     except np.linalg.LinAlgError:
         return None
     r, s = residuals(compression, c @ Y, rows.conj().T, theta)
-    leader = float(abs(theta[0]))
-    if not 0 < leader < math.inf:
+    modulus = float(abs(theta[0]))
+    if not 0 < modulus < math.inf:
         return None
-    return Inside(c, dual, theta / leader, r * s / leader**2, leader)
+    return Inside(c, dual, theta / modulus, r * s / modulus**2, modulus)
 
 
 def _inside_to_project_out(
     compression: Compression,
     bases: tuple[Array, Array],
     moduli: Array,
-    log_leader: float,
+    log_modulus: float,
     delta: float,
     root: float,
 ) -> tuple[Inside, float] | None:
     """Return the leading directions to project out, and the modulus of the next one relative to λ.
 
-    Many directions make the rest small, but only those that have converged well enough for (7) can be used. A
-    conjugate pair is never split. None is returned if not even the first direction has converged.
+    Many directions make the rest small, but (7) needs directions that have converged. A conjugate pair is
+    never split. None is returned if not even the first direction has converged.
     """
     cuts = [j for j in range(3 * len(moduli) // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
     while cuts:
         inside = _inside(compression, bases, cuts[0])
-        if inside is not None and abs(math.log(inside.leader) - log_leader) <= delta:
-            # The largest M allowed, divided by the M expected for a normal A. Others need a multiple of it.
+        if inside is not None and abs(math.log(inside.modulus) - log_modulus) <= delta:
+            # The largest M allowed, divided by the M expected for a normal A. A non-normal A needs a
+            # multiple.
             rest = moduli[cuts]
             allowed = largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
             scores = allowed * (1 - rest) / (1 + root * rest)
             best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
             chosen = inside if best == 0 else _inside(compression, bases, cuts[best])
             return None if chosen is None else (chosen, float(rest[best]))
-        # A direction that has not converged can have any eigenvalue: continue with fewer.
+        # A direction that has not converged can have any Ritz value: continue with fewer directions.
         cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
     return None
 
@@ -263,31 +264,31 @@ def audit(
     compression: Compression,
     bases: tuple[Array, Array],
     moduli: Array,
-    log_leader: float,
+    log_modulus: float,
     delta: float,
     generator: torch.Generator,
 ) -> float:
-    """Return the logarithm of the factor by which residuals are too large; <= 0 if an eigenvalue leads.
+    """Return the logarithm of the factor by which residuals are too large; <= 0 if ρ(P) is proven.
 
     Args:
         P: The matrix ``(n, n)``.
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        compression: That of P to R and L.
+        compression: Of P to R and L.
         bases: Orthonormal coefficients of the Ritz vectors in R and L, the leading ones first.
-        moduli: Those of the Ritz values of P, relative to the first one.
-        log_leader: The logarithm of the modulus that is to be proven.
+        moduli: Moduli of the Ritz values of P, relative to the first one.
+        log_modulus: The logarithm of the spectral radius to be proven.
         delta: δ.
-        generator: Of the random vectors.
+        generator: Draws the random vectors.
     """
     # The norm of a standard normal (n, p) matrix, over τ.
     root = (len(P) ** 0.5 + VECTORS**0.5) / TAU
-    projected = _inside_to_project_out(compression, bases, moduli, log_leader, delta, root)
+    projected = _inside_to_project_out(compression, bases, moduli, log_modulus, delta, root)
     if projected is None:
         return math.inf
     inside, rest = projected
     limit = float(largest_bound(inside.theta, inside.products, delta)[-1])
-    if not (limit > 0 and abs(math.log(inside.leader) - log_leader) <= delta):
+    if not (limit > 0 and abs(math.log(inside.modulus) - log_modulus) <= delta):
         return math.inf
     M = bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
     # (7) is proportional to the product of two residuals.
@@ -317,7 +318,7 @@ def bounded_resolvent(
     onto_left = left.mT
     z = random_rows((VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
-    scale = 1 / (inside.leader * (1 - delta))
+    scale = 1 / (inside.modulus * (1 - delta))
     bounds, powers = [max(1.0, float(singular_values(inside.c @ inside.dual)[0]))], []
     for products in range(1, min(4 * first, PRODUCTS) + 1):
         z = z @ P.mT

@@ -19,16 +19,16 @@ COLUMNS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Ritz:
-    """The dominant Ritz pair of both blocks, and what it was computed from. Everything is on the host."""
+    """The dominant Ritz pair of both blocks, with other Ritz values and bases, all on the host."""
 
     eigenvalue: complex
     right: Array  # coefficients of u, (16,)
     left: Array  # coefficients of v, (16,)
     condition: float  # |vᴴu|
-    shortfall: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
-    moduli: list[float]  # of all Ritz values, largest first
+    log_excess: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
+    moduli: list[float]  # moduli of all Ritz values, largest first
     separation: float  # modulus of the first eigenvalue outside the blocks, relative to the dominant one
-    bases: tuple[Array, Array]  # of the right and left Ritz vectors, orthonormal, real for a real T
+    bases: tuple[Array, Array]  # orthonormal bases of the right and left Ritz vectors, real for a real T
     eps: float  # of T's dtype
 
 
@@ -40,8 +40,8 @@ def rayleigh_ritz(
     Args:
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        images: Their products with T, and last those with the power, if that is not T.
-        numbers: T's largest entry, and others.
+        images: The products of the blocks with T and, if it is not T, with the power.
+        numbers: T's largest entry, and further numbers to be copied to the host.
         is_divided: Whether T has been divided by the power of two near its largest entry.
 
     The pair is None where numbers overflow, or the small eigenvalue problem does not converge.
@@ -78,12 +78,12 @@ def _compressed(
     parts = (products.view(np.complex128) if stacked.is_complex() else products).reshape(
         -1, 6, *overlap.shape
     )
-    # Without a conjugate of the rows of R, those of right and right_defect have come.
+    # The rows of R were not conjugated, so conjugates of right and right_defect have come.
     return [Compression(*part[:2].conj(), *part[2:]) for part in parts], rest.tolist()
 
 
 def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the products of rows with their images, and those of what the images have beside the rows."""
+    """Return the products of rows with images, and of the parts of the images orthogonal to the rows."""
     compression = rows @ images.mH
     defect = torch.addmm(images, compression.mH, rows, alpha=-1)
     return compression, defect @ defect.mH
@@ -97,7 +97,7 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
     values, vectors = values.astype(complex), vectors.astype(complex)
     left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
     order = np.argsort(-np.abs(values), kind="stable")
-    first = order[0]  # Of a pair the one in the upper half plane: LAPACK puts that first.
+    first = order[0]  # LAPACK puts the eigenvalue in the upper half plane first.
     nearest = np.abs(left_values - values[first].conj()).argmin()
     y, z = vectors[:, first], left_vectors[:, nearest]
     s = np.vdot(z, compression.overlap @ y)
@@ -111,7 +111,7 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
         right=y,
         left=z,
         condition=condition,
-        shortfall=_shortfall(abs(eigenvalue), rounding, condition, both, gap, eps),
+        log_excess=_log_excess(abs(eigenvalue), rounding, condition, both, gap, eps),
         moduli=moduli,
         # The last columns have not converged and show moduli that are too small: leave out a quarter.
         separation=moduli[3 * COLUMNS // 4 - 1] / moduli[0] if moduli[0] > 0 else 1.0,
@@ -123,14 +123,15 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
     )
 
 
-def _shortfall(
+def _log_excess(
     modulus: float, rounding: float, condition: float, residuals: list[float], gap: float, eps: float
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large.
 
-    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to its square root.
-    With the residuals r of both sides and the gap g to the next eigenvalue, the error of the vectors is r/g.
-    The error of the two-sided Rayleigh quotient is the product of both residuals, divided by g |vᴴu|.
+    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the square root of
+    this precision. With the residuals r of both sides and the gap g to the next eigenvalue, the error of the
+    vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both residuals, divided by
+    g |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
@@ -147,7 +148,7 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
     """
     order = np.argsort(-np.abs(values), kind="stable")
     if real:
-        # The first of each pair; LAPACK puts the two next to each other.
+        # The first of each conjugate pair; LAPACK puts both next to each other.
         kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:

@@ -6,16 +6,16 @@ Let σ be the largest singular value of T (m, n), m ≥ n, with T v = σ u, Tᴴ
 
 .. math:: dσ = \mathrm{Re}(u^H\, dT\, v),
 
-so u vᴴ is the gradient. If several singular values are largest, it is a subgradient, of one of them.
+so u vᴴ is the gradient. If several singular values are largest, u vᴴ is a subgradient.
 
-Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². With its norm and
-phase fixed, vᴴ dv = 0,
+Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². If the norm and the
+phase of v are fixed, vᴴ dv = 0 and
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 
 The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones.
-There dv is not unique, and this choice is the smallest and finite. With Π, the projector to that space, it is
-a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. And u = T v/σ follows v.
+There dv is not unique; this choice is finite, and the smallest. With Π, the projector to that space, it is a
+solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du follows from u = T v/σ.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from spectral_param._scale import divided, power_of_two_scale
 
 # If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
 # precision. Outside LAPACK computes it.
-ORDINARY = (2.0**-40, 2.0**40)
+SAFE_RANGE = (2.0**-40, 2.0**40)
 
 
 class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``; of ordinary tensors in float64 and on the host, where choices are made.
+        value: σ, shape ``(...)``; for plain tensors in float64 and on the host, which makes the choices.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 
@@ -59,7 +59,7 @@ class Norm(NamedTuple):
 
     Attributes:
         pair: σ and v.
-        bound: A bound of σ from above, as σ is: ``(...)``, float64, on the host.
+        bound: An upper bound of σ, ``(...)``, float64, on the host.
     """
 
     pair: Pair
@@ -67,7 +67,7 @@ class Norm(NamedTuple):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return by how much a bound may exceed σ, relative to σ, if it is followed."""
+    """Return by how much the bound of a tracked norm may exceed σ, relative to σ."""
     return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
 
 
@@ -84,11 +84,11 @@ def tall(T: Tensor) -> Tensor:
     return T.mT if T.shape[-2] < T.shape[-1] else T
 
 
-# T is of shape (..., m, n) with m ≥ n in all of the following, but in :func:`divided_by_norm`.
+# In all functions below, except :func:`divided_by_norm`, T has the shape (..., m, n) with m ≥ n.
 
 
 def leading_pair(T: Tensor) -> Pair:
-    """Return σ and v of ordinary tensors, by LAPACK on the host, without a graph.
+    """Return σ and v of plain tensors, by LAPACK on the host, without a graph.
 
     Both come from TᴴT in double precision. They are NaN where T is not finite.
     """
@@ -121,14 +121,14 @@ def _last_pair(G: Array) -> tuple[float, Array]:
     # Not scipy.linalg.eigh, which takes three times as long for n = 8 to get here.
     solve, sizes = _solver(G.dtype.char, n)
     values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
-    if failed or count != 1:  # LAPACK's syevr lost the last one of a cluster: OpenBLAS, AVX2 kernels.
+    if failed or count != 1:  # LAPACK's syevr can lose the last one of a cluster (OpenBLAS, AVX2 kernels).
         values, vectors = (x[..., -1:] for x in np.linalg.eigh(G))
     return max(float(values[0]), 0.0), vectors[:, 0]
 
 
 @functools.lru_cache(maxsize=256)
 def _solver(kind: str, n: int) -> tuple[Any, dict[str, int]]:
-    """Return LAPACK's solver of Hermitian eigenproblems for one of numpy's types, and its workspaces."""
+    """Return LAPACK's Hermitian eigensolver for a numpy dtype, and the sizes of its workspaces."""
     name = "heevr" if kind == "D" else "syevr"
     solve, size = get_lapack_funcs((name, f"{name}_lwork"), dtype=kind)
     *sizes, _ = size(n, lower=1)
@@ -167,9 +167,9 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     n = T.shape[-1]
     G = T.mH @ T
     values, vectors = decomposed(torch.linalg.eigh, torch.where(G.detach().isfinite(), G.detach(), 0))
-    # An eigenvalue this close to the largest one cannot be told from it.
+    # An eigenvalue this close to the largest one is equal to it up to rounding.
     tied = values >= values[..., -1:] * (1 - 100 * n * torch.finfo(T.dtype).eps)
-    # With one leading value, the vector of the pair is the space.
+    # If only one value leads, the vector of the pair spans the space.
     tied = tied & (tied.sum(dim=-1, keepdim=True) > 1)
     leading = vectors * tied[..., None, :].to(vectors.dtype)
 
@@ -237,13 +237,13 @@ def norm(T: Tensor) -> Tensor:
 
 
 def known_norm(T: Tensor, known: Pair) -> Tensor:
-    """Return σ of a pair that is known, differentiable."""
+    """Return σ of T, differentiable, from its pair."""
     sigma = known.value.to(T.real.dtype).to(T.device)
     return _Leading.apply(T, sigma, known.vector)[0]  # type: ignore[no-untyped-call]
 
 
 def of_pair(T: Tensor, known: Pair) -> Map:
-    """Return σ of an ordinary T, whose pair is known."""
+    """Return σ of a plain T, from its pair."""
     sigma, v = known.value.to(T.real.dtype, copy=True).to(T.device), known.vector
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -256,9 +256,9 @@ def of_pair(T: Tensor, known: Pair) -> Map:
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Map:
-    r"""Return W = f T, f = c/σ, as a function of T, an ordinary tensor, for c on the host and σ > 0.
+    r"""Return W = f T, f = c/σ, as a function of a plain tensor T, for c on the host and σ > 0.
 
-    T (m, n) may have m < n; the pair is that of its transpose then. c is constant. With the gradient G of W,
+    If T (m, n) has m < n, the pair belongs to its transpose. c is constant. With the gradient G of W,
 
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """

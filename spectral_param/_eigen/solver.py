@@ -1,7 +1,7 @@
-"""How the radius or the norm of a weight is found: what ``solver=`` may be, and what its names mean.
+"""Solvers for the spectral radius and the norm of a weight: the values of ``solver=``.
 
-A solver solves for one matrix. What it knows from the last matrix of a weight is its *state*, which the
-follower of the weight keeps from read to read. A new solver is a subclass of :class:`Solver`.
+A solver solves for one matrix. It may return a *state* for the next matrix of the same weight; the weight's
+follower stores this state between reads. A new solver is a subclass of :class:`Solver`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spectral_param._eigen import norm, tracking
 from spectral_param._eigen.dense import leading_eigentriple
 from spectral_param._eigen.derivative import FOLLOWERS, unseen_value
 from spectral_param._eigen.singular import Norm, Pair, leading_pair, stacked_norms
-from spectral_param._eigen.triple import Eigentriple, Leader, stacked
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, stacked
 from spectral_param._precision import double_device
 
 
@@ -27,12 +27,13 @@ class Solver:
     r"""Finds the dominant eigenvalue and the largest singular value of a matrix, here by LAPACK.
 
     ``solver=`` of :class:`spectral_param.SpectralRadiusNorm` and :class:`spectral_param.SpectralNorm` takes
-    one. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. Its results are believed: where it
-    cannot prove one, it returns that of ``super()``.
+    one. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. Its results are used without a
+    check: if it cannot prove a result, it should return that of ``super()``.
 
-    A solver may serve many weights, and keeps nothing of them itself. The state that it returns comes back
-    with the next matrix of the same weight, which usually differs little. The state is None for the first
-    matrix, in a copy of the constraint, and after a change of shape, dtype or device. It is never saved.
+    A solver may serve many weights, and must not store anything about them. The state that it returns is
+    passed in again with the next matrix of the same weight, which usually differs little. The state is None
+    for the first matrix, in a copy of the constraint, and after a change of shape, dtype or device. It is
+    never saved.
 
     Example:
         >>> class Counting(spectral_param.Solver):
@@ -49,8 +50,9 @@ class Solver:
                 [0.0000, 0.5000]]), tensor(0.8292))
 
     Args:
-        radius_from: The least size n for which :meth:`eigentriple` is asked. Below, LAPACK is.
-        norm_from: The least smaller side for which :meth:`norm` is asked. Below, LAPACK is.
+        radius_from: The least size n for which :meth:`eigentriple` is called; LAPACK solves smaller matrices.
+            Below, LAPACK is.
+        norm_from: The least size of the smaller side for which :meth:`norm` is called. Below, LAPACK is.
     """
 
     def __init__(self, radius_from: float = 0, norm_from: float = 0) -> None:
@@ -60,21 +62,21 @@ class Solver:
         return f"{type(self).__name__}({self.radius_from}, {self.norm_from})"
 
     def __deepcopy__(self, memo: object) -> Solver:
-        return self  # A copy of a model asks the same solver.
+        return self  # Copies of a model share the solver.
 
     def eigentriple(self, T: Tensor, state: Any) -> tuple[Any, Any]:
         """Return ``(triple, is_regular), state`` for the eigenvalue λ of largest modulus.
 
         Args:
-            T: One matrix ``(n, n)`` without a graph, float32, float64, complex64 or complex128. It is not to
-                be changed.
+            T: One matrix ``(n, n)`` without a graph, float32, float64, complex64 or complex128. Do not change
+                it.
             state: What was returned for the last matrix, or None.
 
         Returns:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
             ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ has working precision, the vectors at
             least its square root. ``is_regular`` says that λ is known to be simple and not zero. False is
-            always right, and takes longer. Where T is not finite, all of the triple is NaN.
+            always correct, but slower. Where T is not finite, all of the triple is NaN.
         """
         return leading_eigentriple(T), None
 
@@ -88,22 +90,22 @@ class Solver:
         Returns:
             The pair is ``(σ, v)``: σ as a float64 tensor of shape ``()`` on the host, and the right singular
             vector on the device of T, of its dtype and of norm 1. The weight is divided by ``bound``, a
-            tensor as σ is, with ‖T‖ ≤ bound ≤ (1 + τ) σ, where τ is 4 eps in single and 1e-10 in double
-            precision. Where T is not finite, all are NaN.
+            tensor as σ is, with ‖T‖ ≤ bound ≤ (1 + τ) σ: τ is 4 eps in single, and 1e-10 in double precision.
+            Where T is not finite, all are NaN.
         """
         pair = leading_pair(T)
         return Norm(pair, pair.value), None
 
 
 class Tracking(Solver):
-    """Follows both from step to step, and proves each result."""
+    """Tracks the eigenvalue and the norm from step to step, and proves each result."""
 
     eigentriple = staticmethod(tracking.track)
     norm = staticmethod(norm.follow)
 
 
 Name = Literal["auto", "dense", "tracking"]
-# From the sizes of the table on, a step of tracking is faster than LAPACK.
+# From the sizes in ``_paths`` on, a step of tracking is faster than LAPACK.
 _NAMED: dict[str, Callable[[], Solver]] = {
     "auto": lambda: Tracking(_paths.TRACKED_RADIUS, _paths.TRACKED_NORM),
     "dense": lambda: Solver(math.inf, math.inf),
@@ -131,10 +133,10 @@ def solver_of(choice: Solver | str) -> Solver:
 
 
 class Follower:
-    """What a solver knows of the matrices of one weight. A copy and an unpickled one know nothing.
+    """Stores a solver's states for the matrices of one weight. Copies and unpickled followers start empty.
 
-    Each result is proven, or computed by LAPACK. So what is known from the last matrices changes a result by
-    rounding only, and none of it is saved.
+    Each result is proven, or computed by LAPACK. So the states change results by rounding only, and are not
+    saved.
     """
 
     def __init__(self, choice: Solver | str) -> None:
@@ -146,7 +148,7 @@ class Follower:
         return type(self), (self.choice,)
 
     def forget(self) -> None:
-        """Forget the last matrices, as for others that have nothing to do with them."""
+        """Forget the states, before matrices that are unrelated to the last ones."""
         self._states, self._kind = [], None
 
     def _solutions(self, solve: Callable[[Tensor, Any], tuple[Any, Any]], T: Tensor) -> Sequence[Any]:
@@ -165,11 +167,11 @@ class RadiusFollower(Follower):
     def __init__(self, choice: Solver | str) -> None:
         super().__init__(choice)
         self.least_size = self.solver.radius_from
-        self.handle = next(_HANDLES)  # Stands for this object in a compiled graph.
+        self.handle = next(_HANDLES)  # Identifies this object in a compiled graph.
         FOLLOWERS[self.handle] = self
 
-    def follow(self, T: Tensor) -> Leader:
-        """Return the leader of each matrix.
+    def follow(self, T: Tensor) -> LeadingTriple:
+        """Return the dominant eigentriple of each matrix.
 
         Args:
             T: Matrices ``(..., n, n)``, without a graph, float32, float64, complex64 or complex128.
@@ -177,13 +179,15 @@ class RadiusFollower(Follower):
         if T.shape[-1] < self.least_size:
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
-        leaders = [Leader(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
-        if type(self.solver) not in (Solver, Tracking):  # These know it.
-            leaders = [Leader(triple, known and _has_squares(triple.eigenvalue)) for triple, known in leaders]
-        return leaders[0] if T.ndim == 2 else stacked(leaders, T.shape[:-2])
+        triples = [LeadingTriple(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
+        if type(self.solver) not in (Solver, Tracking):  # These two check sizes themselves.
+            triples = [
+                LeadingTriple(triple, known and _has_squares(triple.eigenvalue)) for triple, known in triples
+            ]
+        return triples[0] if T.ndim == 2 else stacked(triples, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ of T ``(..., n, n)`` inside transforms and recorded graphs; torch.compile tracks."""
+        """Return ρ of T ``(..., n, n)`` inside transforms and graphs; torch.compile tracks it."""
         return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
 
 

@@ -5,21 +5,21 @@ if many are close together. In random sparse matrices with n = 10,000 and ten en
 eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
 computed by LAPACK.
 
-1. *Strong components.* In their order T is block triangular, so its eigenvalues are those of the diagonal
-   blocks. A node on no cycle is a 1 x 1 block. So acyclic and nilpotent parts give an exact 0, where LAPACK
-   finds ε^(1/n). A block is skipped if its row or column sums show that its radius is not above the largest
-   one found.
+1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
+   eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
+   nilpotent parts give an exact 0, where LAPACK finds ε^(1/n). A block is skipped if its row or column sums
+   bound its radius by the largest radius found so far.
 2. *A cycle.* If every node of a block is on one cycle, ρ(T) is the geometric mean of the entries' moduli.
 3. *Perron.* If T ≥ 0, then min (Tx)ᵢ/xᵢ ≤ ρ(T) ≤ max (Tx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
-   with T + sI, s > 0, bring the two bounds together, whatever the lengths of the cycles have in common.
+   with T + sI, s > 0, make both bounds converge, also if the lengths of all cycles have a common divisor.
 4. *LAPACK*, all eigenvalues, for blocks up to the size ``SPARSE_DENSE``.
 5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
-   leading invariant subspaces, and :mod:`spectral_param._eigen.proof` says whether ρ(T) is proven to be that
-   of H. The random vectors do not depend on T, and a wrong proof has a probability below 1e-12.
+   leading invariant subspaces, and :mod:`spectral_param._eigen.proof` tries to prove that ρ(T) is the radius
+   of H. The random vectors do not depend on T. A proof is wrong with a probability below 1e-12.
 
-If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. Above, a
-:class:`NotProvenError` is raised. All results are up to rounding: like LAPACK's, the radius is that of
-T + ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
+If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. For larger T, a
+:class:`NotProvenError` is raised. All results are up to rounding: like LAPACK's, the radius is that of T +
+ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
 # s of the power steps, relative to ρ.
 SHIFT = 0.1
-# Relative distance up to which a right and a left Ritz value are the same.
+# Relative distance up to which a right and a left Ritz value count as equal.
 SAME = 1e-6
 # The largest number of products with T in a proof.
 PRODUCTS = 9000
@@ -77,7 +77,7 @@ def spectral_radius(T: Any) -> float:
 def is_acyclic(present: Any) -> bool:
     """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent.
 
-    It is an array or a sparse array of booleans.
+    The graph is an array or a sparse array of booleans.
     """
     count = csgraph.connected_components(present, connection="strong", return_labels=False)
     return bool(count == present.shape[0] and not present.diagonal().any())
@@ -104,7 +104,7 @@ def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
 
 
 def _graph(A: Any) -> Any:
-    """Return A with ones for entries, because csgraph would drop imaginary parts."""
+    """Return A with its entries replaced by ones, because csgraph would drop imaginary parts."""
     return sparse.csr_array((np.ones(A.nnz), A.indices, A.indptr), shape=A.shape)
 
 
@@ -163,12 +163,12 @@ def _by_perron(T: Any) -> float | None:
 
 # Products with a power S of T, or with its adjoint.
 Times = Callable[[Array], Array]
-# Rows from which the first attempt is left out.
+# The first attempt is skipped from this number of rows on.
 LARGE = 20_000
 
 
 def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
-    """Return the product with a power that is never formed: a sparse T costs less than a basis."""
+    """Return the function x -> T^k x. The power is not formed: a sparse T costs less than a basis."""
 
     def times(x: Array) -> Array:
         if x.ndim > 1:  # A single column stays in the cache.
@@ -184,15 +184,16 @@ def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None
 class _Attempt(NamedTuple):
     values: int  # number of Ritz values that ARPACK computes
     columns: int  # number of its basis vectors
-    power: int  # of T; a prime, so that few different eigenvalues have the same power
+    power: int  # exponent; a prime, so that few different eigenvalues have equal powers
     restarts: int
-    residual: float  # of Ritz vectors, relative
+    residual: float  # relative residual of Ritz vectors
 
 
-# The first is enough up to thousands of nodes, and for few leading eigenvalues. With a high power ARPACK
-# takes little time beside the products: at n = 50,000 with ten entries a row the second needs 8,000 of each
-# side. Its vectors may have large residuals: the right and left ones are multiplied in (7), and the leading
-# ones are far smaller than the last. The third needs twice as many products.
+# The first attempt succeeds up to thousands of nodes, and for few leading eigenvalues. With a high power most
+# of the time goes into products, not ARPACK: at n = 50,000 with ten entries a row the second attempt needs
+# 8,000 products with T and as many with its adjoint. Its vectors may have large residuals, because (7) has
+# products of right and left residuals, and residuals of leading vectors are far smaller than the last one.
+# The third attempt needs twice as many products.
 ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Attempt(40, 200, 31, 8, 1e-10))
 
 
@@ -245,7 +246,7 @@ def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Genera
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
     order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if T.dtype.kind == "f":
-        # Both values of a pair are there, except perhaps for the last pair. Keep one of each.
+        # ARPACK returns both values of a conjugate pair, except perhaps of the last pair. Keep one of each.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
     return theta[order], X[:, order]
 
@@ -279,22 +280,22 @@ def _proven(
     dual = inverse @ U.conj().T
     theta, Y = np.linalg.eig(dual @ SV)
     rows = np.linalg.inv(Y)
-    leader = float(np.abs(theta).max())
-    if not leader > 0:
+    modulus = float(np.abs(theta).max())
+    if not modulus > 0:
         return None
     r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
     left = (rows @ inverse).conj().T
     s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
-    limit = proof.largest_bound(theta / leader, r * s / leader**2, TOLERANCE, is_simple=False)[-1]
+    limit = proof.largest_bound(theta / modulus, r * s / modulus**2, TOLERANCE, is_simple=False)[-1]
     expected = _expected(np.abs(theta), len(V))
     if expected > most:
         return None
     z = rng.standard_normal((len(V), proof.FEW))
     if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
-    # Up to four times as many, for powers that grow before they decay.
-    M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * leader, min(most, 4 * expected + 10))
-    return leader if M * leader <= limit else None
+    # Up to four times as many products, for powers that grow before they decay.
+    M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * modulus, min(most, 4 * expected + 10))
+    return modulus if M * modulus <= limit else None
 
 
 def _expected(moduli: Array, n: int) -> float:

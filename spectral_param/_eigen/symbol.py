@@ -1,29 +1,29 @@
 r"""The norm of a convolution: the largest one of its symbol, over all frequencies.
 
 A convolution y(p) = Σ_q K_q x(s p + q) with stride s splits into phases: the pixels of x with the same
-remainder modulo s are channels of their own, and with them the stride is 1. So let it be 1, for a kernel K of
-shape (o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
+remainder modulo s become separate channels, which makes the stride 1. So let it be 1, for a kernel K of shape
+(o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
 
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 
 (Sedghi, Gupta and Long, "The Singular Values of Convolutional Layers", ICLR 2019, for circular convolutions).
-Images padded with zeros are images on the infinite plane, and cropping the result does not enlarge it. So
-this is a bound for every size, and the least one. A circular convolution of size N takes the frequencies
+Images padded with zeros are images on the infinite plane, and cropping the result does not increase its norm.
+So the supremum is the least bound for all image sizes. A circular convolution of size N has the frequencies
 2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output, and their common
-factor spreads the image over independent sublattices. Either way the bound stays.
+factor spreads the image over independent sublattices. Both leave the bound unchanged.
 
 From a grid to all frequencies
 ------------------------------
 Along one axis, p(ω) = xᴴ K̂(ω) y for unit
-vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| be largest, M, at ω*, and p(ω*) > 0. Then
-f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and by Bernstein and Szegő f'² +
-(d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of N points has one within
-π/N. So for each axis
+vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| have its maximum M at ω*, where we may
+assume p(ω*) > 0. Then f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and by
+Bernstein and Szegő f'² + (d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid
+of N points has a point within π/N of ω*. So for each axis
 
 .. math:: \sup_ω ‖\hat K(ω)‖ ≤ \max_{grid} ‖\hat K‖ / \cos(π d / (2N)).
 
-A grid alone gives no bound: with 4 points an axis it was found 16 % too low. Here N is such that the cosines
-of all axes together are at least ``TIGHT``.
+The maximum on a grid alone is no bound: with 4 points per axis it was up to 16 % too low. Here N is chosen so
+that the product of the cosines of all axes is at least ``TIGHT``.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
 def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     """Return the grid for a kernel of these sizes: frequencies ω, float64 ``(P, axes)``.
 
-    Half of it for a real kernel, since K̂(-ω) is conjugate. Beside it the quotient of the norm on the grid and
-    the bound, at least ``TIGHT``.
+    Half of it for a real kernel, since K̂(-ω) is conjugate. Also return the quotient of the norm on the grid
+    and the bound, at least ``TIGHT``.
     """
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = 1.0  # Not math.prod, which torch.compile does not know.
+    cosine = 1.0  # Not math.prod, which torch.compile does not support.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
@@ -106,11 +106,11 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     return torch.complex(real, imaginary)
 
 
-class Leader(NamedTuple):
+class Peak(NamedTuple):
     """Where the symbol of each kernel of a batch is largest.
 
     Attributes:
-        pair: σ, in double precision, and the right singular vector of the tall one of K̂ and its transpose.
+        pair: σ in double precision, and the right singular vector of K̂, or of its transpose if K̂ is wide.
         bound: A bound of the norm at all frequencies, on the grid and between: ``(...)``, float64.
         frequency: ω, float64 ``(..., 1, axes)``.
     """
@@ -120,10 +120,10 @@ class Leader(NamedTuple):
     frequency: Tensor
 
 
-def norm_at(K: Tensor, leader: Leader) -> Tensor:
+def norm_at(K: Tensor, peak: Peak) -> Tensor:
     """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
-    pair = Pair(leader.pair.value, leader.pair.vector.to(K.device, K.dtype.to_complex()))
-    return known_norm(tall(symbol(K, leader.frequency)[..., 0, :, :]), pair)
+    pair = Pair(peak.pair.value, peak.pair.vector.to(K.device, K.dtype.to_complex()))
+    return known_norm(tall(symbol(K, peak.frequency)[..., 0, :, :]), pair)
 
 
 def norm_on_grid(K: Tensor, axes: int, recorded: bool) -> tuple[Tensor, float]:

@@ -11,17 +11,17 @@ that part, it appears as a Ritz value, and from then on it stays in the blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
 the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are
-separated; from that the cost of the next attempt is estimated. If they are close together, the
-iteration uses a power T^(2^q), which costs q large products. If that would cost too much as well, the next
-steps use LAPACK without an attempt.
+separated; from that the cost of the next attempt is estimated. If the leading eigenvalues are close together,
+the iteration uses a power T^(2^q), which costs q large products. If these products would cost too much, too,
+the next steps use LAPACK without an attempt.
 
 All random numbers come from generators seeded by the step's number, so that the same T in the same order give
 the same bits.
 
-The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank it
-is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step moves T by a
-tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500); there LAPACK
-computed 6 of 200 steps.
+The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank
+the separation is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step
+moves T by a tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500);
+LAPACK then computed 6 of 200 steps.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from torch import Tensor
 from spectral_param._eigen import proof
 from spectral_param._eigen.dense import leading_eigentriple_and_values
 from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
-from spectral_param._eigen.triple import Eigentriple, Leader
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple
 
 # Columns of each block that are replaced by random ones in each step.
 FRESH = 2
-# By how much a step has to amplify the dominant direction against the rest: little if it starts from the
-# blocks of the last step, much if it starts from random ones.
+# Required amplification of the dominant direction relative to the rest: small if a step starts from the
+# blocks of the last step, large if it starts from random blocks.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
-# The number of sweeps is multiplied by a factor, the effort. It is learnt from the residuals and aims at
-# residuals e^RESERVE times smaller than required.
-MIN_EFFORT, MAX_EFFORT, RESERVE = 0.2, 4.0, 1.0
+# The number of sweeps is multiplied by ``sweep_factor``, learnt from the residuals: it aims at residuals that
+# are e^LOG_MARGIN times smaller than required.
+MIN_SWEEP_FACTOR, MAX_SWEEP_FACTOR, LOG_MARGIN = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps do not try; never more than this.
+# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps make no attempt; at most this many.
 LONGEST_WAIT = 32
 # δ of the proof, in rounding errors of λ.
 AUDIT_DELTA = 1000.0
@@ -60,13 +60,13 @@ class State:
 
     Attributes:
         right: Block that spans the leading right invariant subspace, ``(n, COLUMNS)``.
-        left: The same for the left one.
+        left: Block that spans the leading left invariant subspace.
         separation: Modulus of the first eigenvalue outside the blocks, relative to the dominant one.
         step: Number of calls; the seed of the random directions.
         warm: Whether the blocks belong to a recent matrix.
-        effort: Factor on the number of sweeps.
+        sweep_factor: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
-        wait: Number of calls to come without an attempt.
+        wait: Number of following calls without an attempt.
     """
 
     right: Tensor
@@ -74,7 +74,7 @@ class State:
     separation: float = 1.0
     step: int = 0
     warm: bool = False
-    effort: float = 1.0
+    sweep_factor: float = 1.0
     failures: int = 0
     wait: int = 0
 
@@ -86,7 +86,7 @@ def initial_state(T: Tensor) -> State:
     return State(zeros, zeros.clone())
 
 
-def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
+def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
     """Return the dominant eigentriple of one matrix ``(n, n)``, and the state for the next call."""
     T = T.detach().resolve_conj()
     state = initial_state(T) if state is None else state
@@ -96,22 +96,22 @@ def track(T: Tensor, state: State | None) -> tuple[Leader, State]:
         followed, state = _attempt(T, state, *plan)
         if followed is not None:
             return followed, state
-    leader, values = leading_eigentriple_and_values(T, "modulus")
+    leading, values = leading_eigentriple_and_values(T, "modulus")
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
-    # Attempts fail while leading eigenvalues are close. If these have moved apart since the last call, do not
-    # wait for the next attempt.
+    # Attempts fail while leading eigenvalues are close. If they have moved apart since the last call, attempt
+    # again at once.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
-    return leader, dataclasses.replace(state, separation=outside, wait=wait)
+    return leading, dataclasses.replace(state, separation=outside, wait=wait)
 
 
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
     """Return T divided by a power of two near its largest entry, that entry, and whether T was divided.
 
-    On the host, a matrix of ordinary size is returned as it is, which saves a copy. There, None is returned
-    for a matrix that is zero or not finite.
+    On the host, a matrix with entries of moderate size is returned undivided, which saves a copy. There, None
+    is returned for a matrix that is zero or not finite.
     """
     largest = _largest_entry(T)
     if T.is_cpu:
@@ -139,10 +139,12 @@ def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
     if state.wait > 0 or not state.separation < 1:
         return None
-    # An effort below 1, learnt from warm blocks, is too small for random ones.
-    effort, gain = (state.effort, WARM_GAIN) if state.warm else (max(1.0, state.effort), COLD_GAIN)
-    needed = effort * math.log(gain) / -math.log(max(state.separation, 1e-6))
-    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The audit's
+    # A factor below 1, learnt from the blocks of the last step, is too small for random blocks.
+    sweep_factor, gain = (
+        (state.sweep_factor, WARM_GAIN) if state.warm else (max(1.0, state.sweep_factor), COLD_GAIN)
+    )
+    needed = sweep_factor * math.log(gain) / -math.log(max(state.separation, 1e-6))
+    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The proof's
     # products cost about as much as the sweeps.
     squaring = len(state.right) / 45
     best = math.inf
@@ -153,8 +155,8 @@ def _plan(state: State) -> tuple[int, int] | None:
     return (squarings, sweeps) if sweeps <= MAX_SWEEPS else None
 
 
-def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Leader | None, State]:
-    """Track the blocks from the last T to this one. The leader is None if no result can be proven."""
+def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[LeadingTriple | None, State]:
+    """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
         return None, state
@@ -162,11 +164,11 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
     power = _power(T, squarings)
     generator = torch.Generator().manual_seed(state.step)
     right, left = _with_fresh_rows(state, generator)
-    count, effort, failed_audits = sweeps, state.effort, 0
+    count, sweep_factor, failed_audits = sweeps, state.sweep_factor, 0
     for round_ in range(ROUNDS):
         right = _iterate(right, power.matrix.mT, count - 1)
         left = _iterate(left, power.matrix, count - 1)
-        # The last sweep is the product that the Ritz values need.
+        # The last sweep gives the products for the Ritz values, too.
         images, numbers = [(right @ T.mT, left @ T)], [largest]
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
@@ -176,43 +178,47 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
             return None, state
         if ritz is None:
             break
-        shortfall = ritz.shortfall
-        if shortfall <= 0:
-            shortfall = max(shortfall, _audit(power, right, left, ritz, compression, sum(log2), generator))
-            failed_audits += shortfall > 0
-        effort = _effort(state, shortfall) if round_ == 0 else effort
-        if shortfall <= 0:
-            exponent = math.frexp(entry)[1] if is_divided else 0  # As in _scaled.
+        log_excess = ritz.log_excess
+        if log_excess <= 0:
+            log_excess = max(log_excess, _audit(power, right, left, ritz, compression, sum(log2), generator))
+            failed_audits += log_excess > 0
+        sweep_factor = _next_sweep_factor(state, log_excess) if round_ == 0 else sweep_factor
+        if log_excess <= 0:
+            exponent = math.frexp(entry)[1] if is_divided else 0  # T was divided by 2^exponent.
             triple, (right, left) = _result((right, left), images[0], ritz, exponent)
-            state = dataclasses.replace(state, right=right, left=left, warm=True, effort=effort, failures=0)
+            state = dataclasses.replace(
+                state, right=right, left=left, warm=True, sweep_factor=sweep_factor, failures=0
+            )
             # A tracked λ is neither zero nor defective.
-            leader = Leader(triple, _REGULAR[0] < entry < _REGULAR[1])
-            return leader, dataclasses.replace(state, separation=ritz.separation)
+            leading = LeadingTriple(triple, _REGULAR[0] < entry < _REGULAR[1])
+            return leading, dataclasses.replace(state, separation=ritz.separation)
         if failed_audits > 1:
             break
-        count = _further_sweeps(shortfall, state.separation, power.exponent, sweeps)
+        count = _further_sweeps(log_excess, state.separation, power.exponent, sweeps)
         right, left = images[0]
     failures = state.failures + 1
     wait = min(2**failures - 1, LONGEST_WAIT)
-    effort = max(1.0, effort)
-    # The blocks may lack the direction that leads now, so the next attempt starts from random ones.
-    return None, dataclasses.replace(state, failures=failures, wait=wait, warm=False, effort=effort)
+    sweep_factor = max(1.0, sweep_factor)
+    # The blocks may lack the direction that leads now, so the next attempt starts from random blocks.
+    return None, dataclasses.replace(
+        state, failures=failures, wait=wait, warm=False, sweep_factor=sweep_factor
+    )
 
 
-def _effort(state: State, shortfall: float) -> float:
-    """Return the effort with which the first round would have been just long enough, with a reserve."""
-    if not math.isfinite(shortfall):
-        return min(MAX_EFFORT, 1.2 * state.effort)
+def _next_sweep_factor(state: State, log_excess: float) -> float:
+    """Return the factor with which the first round would have met the goal of the residuals."""
+    if not math.isfinite(log_excess):
+        return min(MAX_SWEEP_FACTOR, 1.2 * state.sweep_factor)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
-    # Half of the correction, because the shortfall varies from step to step; bounded from below.
-    change = max(shortfall + RESERVE, -gain / 2) / gain / 2
-    return min(MAX_EFFORT, max(MIN_EFFORT, state.effort + change))
+    # Half of the correction, because the excess varies from step to step. Bounded from below.
+    change = max(log_excess + LOG_MARGIN, -gain / 2) / gain / 2
+    return min(MAX_SWEEP_FACTOR, max(MIN_SWEEP_FACTOR, state.sweep_factor + change))
 
 
-def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: int) -> int:
+def _further_sweeps(log_excess: float, separation: float, exponent: int, sweeps: int) -> int:
     """Return the number of sweeps that are still needed."""
     per_sweep = -exponent * math.log(max(separation, 1e-6))
-    needed = (shortfall + RESERVE) / per_sweep if math.isfinite(shortfall) else sweeps / 2
+    needed = (log_excess + LOG_MARGIN) / per_sweep if math.isfinite(log_excess) else sweeps / 2
     return max(MIN_SWEEPS, math.ceil(min(needed, MAX_SWEEPS)))
 
 
@@ -220,7 +226,7 @@ def _further_sweeps(shortfall: float, separation: float, exponent: int, sweeps: 
 class _Power:
     matrix: Tensor  # T^exponent / 2^log2_scale
     exponent: int
-    log2_scale: Tensor | None  # None if the exponent is 1
+    log2_scale: Tensor | None  # the power; None if the exponent is 1
 
 
 def _power(T: Tensor, squarings: int) -> _Power:
@@ -234,11 +240,11 @@ def _power(T: Tensor, squarings: int) -> _Power:
 
 
 # The blocks are held as rows, Rᵀ and Lᴴ, because BLAS is several times faster for few rows than for few
-# columns. The products PR and PᴴL are then those of the rows with Pᵀ and P.
+# columns. The products PR and PᴴL are then products of the rows with Pᵀ and P.
 
 
 def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return Rᵀ and Lᴴ with random directions in place of the last ones, or of all of a cold start."""
+    """Return Rᵀ and Lᴴ with the last directions replaced by random ones; all of them at a cold start."""
     n, columns = state.right.shape
     kept = columns - FRESH if state.warm else 0
     fresh = proof.random_rows((2, columns - kept, n), state.right, generator)
@@ -259,14 +265,15 @@ def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
 def _result(
     blocks: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], ritz: Ritz, exponent: int
 ) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
-    """Return the Ritz pair of T·2^-exponent as a triple of T, and the blocks for the next call.
+    """Return the triple of T from the Ritz pair of T·2^-exponent, and the blocks for the next call.
 
     The directions of the blocks are ordered by eigenvalue; the last are replaced next. The host does not wait
     for the device.
     """
     T = blocks[0]
     is_real = not T.is_complex()
-    # The rows of T's dtype that multiply those of the blocks. A complex combination of real rows takes two.
+    # Coefficients in T's dtype for combinations of the rows of the blocks. A complex combination of real rows
+    # takes two.
     bases = ritz.bases[0].T, ritz.bases[1].conj().T
     pairs = [np.stack([x.real, x.imag]) if is_real else x[None] for x in (ritz.right, ritz.left)]
     if not is_real:
@@ -276,7 +283,7 @@ def _result(
     right, left, for_u, for_v = rows.split([len(part) for part in parts])
     u, v = for_u @ blocks[0], for_v @ blocks[1]
     u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
-    # In two steps, because the power of two next to the largest number is infinite.
+    # In two steps, because one power of two could overflow.
     number = ritz.eigenvalue * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
     eigenvalue = torch.tensor(number, dtype=u.dtype, device="cpu").to(T.device, non_blocking=True)
     return Eigentriple(eigenvalue, u, v), ((right @ images[0]).mT, (left @ images[1]).mH)
@@ -294,8 +301,8 @@ def _audit(
     """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
     delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
     # θ_1 of P = T^e is λ^e.
-    log_leader = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
+    log_modulus = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
     moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** power.exponent
     return proof.audit(
-        power.matrix, right, left, compression, ritz.bases, moduli, log_leader, delta, generator
+        power.matrix, right, left, compression, ritz.bases, moduli, log_modulus, delta, generator
     )

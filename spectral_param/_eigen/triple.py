@@ -1,4 +1,4 @@
-"""An eigenvalue with its right and left vectors: its condition, and what rounding does to it."""
+"""An eigenvalue with its right and left vectors: its condition and its rounding error."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ class Eigentriple(NamedTuple):
     left: Tensor
 
 
-class Leader(NamedTuple):
+class LeadingTriple(NamedTuple):
     """The leading eigentriples of matrices, and whether all of them are known to be regular.
 
-    Regular means: λ is simple and (for the modulus) not zero, and the matrix is of ordinary size.
+    A triple is *regular* if λ is simple and (for the modulus) not zero, and squares of numbers of its size
+    neither overflow nor underflow.
     """
 
     triple: Eigentriple
     regular: bool
 
 
-def stacked(leaders: Sequence[Leader], batch: torch.Size) -> Leader:
-    """Return the leaders of matrices as those of a batch."""
-    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in leaders), strict=True))
+def stacked(triples: Sequence[LeadingTriple], batch: torch.Size) -> LeadingTriple:
+    """Return the eigentriples of single matrices as one of a batch."""
+    parts = (torch.stack(part) for part in zip(*(triple for triple, _ in triples), strict=True))
     triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
-    return Leader(triple, all(regular for _, regular in leaders))
+    return LeadingTriple(triple, all(regular for _, regular in triples))
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
@@ -72,8 +73,8 @@ def degenerate_threshold(dtype: torch.dtype) -> float:
     """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
 
     A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative consists of rounding
-    errors.
+    size. So where |vᴴu| is below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative is
+    meaningless.
     """
     return float(10 * torch.finfo(dtype).eps ** 0.5)
 
@@ -92,13 +93,13 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
     The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
-    relative errors of the entries do not depend on the units of rows and columns. Here eps is that of the
-    working precision, in which eigenvalues are computed, at most. Entries with larger errors, as those of
+    relative errors of the entries do not depend on the units of rows and columns. In this formula eps is at
+    most that of the working precision, in which eigenvalues are computed. Larger errors of the entries, as in
     half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
     """
     own = torch.finfo(W.dtype).eps
     floor = degenerate_threshold(W.dtype)
-    # On the host and in double precision, whose range is that of the scales.
+    # On the host and in double precision: the scales may be beyond the range of single precision.
     B, d = _balance(W)
     right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
     right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))

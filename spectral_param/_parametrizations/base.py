@@ -1,4 +1,4 @@
-"""The contract of all constraints: what a subclass defines, and what PyTorch and users call."""
+"""The base class of all constraints: methods that a subclass defines, and methods for PyTorch and users."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Parametrization(InSet):
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
             1. :func:`spectral_param.constrain` sets it from the module.
-        kernel_dims: Number of spatial dimensions of a kernel that is a matrix, as that of a convolution of
-            size 1. The default is 0. :func:`spectral_param.constrain` sets it from the module.
+        kernel_dims: Number of spatial dimensions of a kernel that acts as a matrix, such as a 1 x 1
+            convolution. The default is 0. :func:`spectral_param.constrain` sets it from the module.
         strides: The stride of each axis of a convolution, without factors shared with its dilation. Empty by
             default. :func:`spectral_param.constrain` sets it from the module.
         transposed: Whether the weight is the kernel of a transposed convolution, whose input channels come
@@ -46,14 +46,15 @@ class Parametrization(InSet):
             :func:`spectral_param.constrain` sets it from the module.
     """
 
-    #: Whether the weight depends on ``training``, so that a switch to evaluation and back is a change.
+    #: Whether the weight depends on ``training``. A switch between training and evaluation then counts as a
+    #: change.
     depends_on_training: bool = False
 
-    #: The attribute that has the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
+    #: Name of the attribute with the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
     _bound = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a new reference beside an inherited evaluation, which would give another weight."""
+        """Refuse to override ``reference`` alone: an inherited ``evaluate`` gives another weight."""
         super().__init_subclass__(**kwargs)
         if (
             "reference" in vars(cls)
@@ -71,8 +72,8 @@ class Parametrization(InSet):
         """Construct a constraint without a weight.
 
         Args:
-            choices: Arguments of the subclass's constructor that become attributes: the value, and the
-                ``Literal`` that has the values allowed.
+            choices: Arguments of the subclass's constructor that become attributes: pairs of the value and
+                the ``Literal`` of allowed values.
 
         Raises:
             ValueError: If a value is not allowed.
@@ -80,23 +81,24 @@ class Parametrization(InSet):
         super().__init__()
         vars(self).update(check_choices(**choices))
         self._from_paper = False
-        self._warned = False  # Of a matrix without a derivative.
+        self._warned = False  # That a matrix has no derivative.
         self._memory = Memory()
 
-    # A subclass defines, beside the set ---------------------------------------------------------------
+    # Methods of the map, for subclasses -----------------------------------------------------------------
 
     def reference(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` by torch's operations.
 
-        For graphs, transforms of torch.func and derivatives of higher order. No value may be looked at.
+        It serves graphs, transforms of torch.func and derivatives of higher order, and makes no choice by
+        values.
         """
         raise NotImplementedError
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the same for plain tensors without a graph, whose values may be looked at.
+        """Return the same for plain tensors without a graph, whose values may be read.
 
-        It is called once after each change of the originals or buffers. It may change buffers, as a latch
-        does; then the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
+        It is called once after each change of the originals or buffers. If it changes buffers, as a latch
+        does, the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
 
         Returns:
             A map that has captured all that its backward pass needs; see :class:`spectral_param.Map`.
@@ -119,7 +121,7 @@ class Parametrization(InSet):
         raise NotImplementedError
 
     #: Whether the constraint can act after another parametrization, on the weight that it returns. By default
-    #: it can. One whose originals are not one matrix of the weight's shape cannot.
+    #: it can. A constraint whose originals are not one matrix of the weight's shape cannot.
     acts_after = True
 
     #: Whether a weight can be assigned if the constraint acts after another one.
@@ -130,7 +132,7 @@ class Parametrization(InSet):
         return None
 
     def rebase(self, *originals: Tensor) -> None:
-        """Let the originals count from the present weight, as :func:`spectral_param.rebase` asks.
+        """Make the present weight the base of the map, as :func:`spectral_param.rebase` asks.
 
         By default nothing is changed: the map has no base.
         """
@@ -138,11 +140,11 @@ class Parametrization(InSet):
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if this constraint would undo one of ``links``, which act before it in a chain.
 
-        For :func:`spectral_param.constrain`. By default nothing is raised.
+        :func:`spectral_param.constrain` calls it. By default nothing is raised.
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and the originals that it reads: this one, and nested ones."""
+        """Return pairs of a constraint and its originals, for this constraint and for nested ones."""
         return [(self, originals)]
 
     # PyTorch and users call ---------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class Parametrization(InSet):
     # Implementation -----------------------------------------------------------------------------------
 
     def _start_again(self, method: str) -> tuple[Tensor, ...]:
-        """Return the originals of the paper's start, for a method that needs a registered constraint."""
+        """Return the originals of the paper's initialization; raise before registration."""
         if self._shape is None:
             raise ValueError(
                 f"{type(self).__name__}.{method}: expected a registered constraint, whose weight has a "
@@ -264,7 +266,7 @@ class Parametrization(InSet):
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
 
     def _as_bound(self, value: Any) -> Any:
-        """Return a value of the attribute ``_bound`` as it is kept."""
+        """Return the form in which a value of the attribute ``_bound`` is stored."""
         return value
 
     def _started(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -274,7 +276,7 @@ class Parametrization(InSet):
         return self.start(like)
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals as W, on the meta device or fake; :meth:`restart` gives them values later."""
+        """Return originals without values for a W on the meta device, or fake; see :meth:`restart`."""
         with unset_fake_temporarily(), torch.device("cpu"):
             zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
             originals = self._started(self._split(zeros))

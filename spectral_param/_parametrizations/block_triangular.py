@@ -44,9 +44,9 @@ def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
 class BlockTriangular(Parametrization):
     r"""Weight :math:`\begin{bmatrix} W_1 & C \\ 0 & W_2 \end{bmatrix}` of constrained blocks.
 
-    Each diagonal block has a constraint of its own, and the couplings above them are free. The eigenvalues of
-    W are those of the blocks, for all couplings C. In a recurrence, block i of the state receives block j
-    through the coupling (i, j).
+    Each diagonal block has its own constraint, and the couplings above the blocks are free. The eigenvalues
+    of W are the eigenvalues of the blocks, for all couplings C. In a recurrence, block i of the state
+    receives block j through the coupling (i, j).
 
     Example:
         >>> blocks = [(6, spectral_param.ScaledCayley()), (4, spectral_param.SpectralRadiusNorm())]
@@ -57,8 +57,9 @@ class BlockTriangular(Parametrization):
 
     Args:
         blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
-            library, which may refuse a block outside its set instead of projecting it. It is copied; the
-            given instance is not changed. ``None`` leaves the block unconstrained.
+            library, which may refuse a block outside its set instead of projecting it. Each block gets a copy
+            of its parametrization; the given instance is not changed. ``None`` leaves the block
+            unconstrained.
         coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
             paper and the default of :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)`` of block
             numbers with row < column.
@@ -69,15 +70,16 @@ class BlockTriangular(Parametrization):
     Source: eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
     Memory" (AAAI 2020), for any number of blocks.
 
-    The originals ``original0``, ``original1``, … are those of the blocks from top to bottom, then the
+    ``original0``, ``original1``, … are first the originals of the blocks from top to bottom, then the
     couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
     the zeros.
 
     Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
     below the diagonal, and those without a coupling, to zero.
 
-    The distance of a weight from the set is the largest one of a block from its set, or of an entry where a
-    zero has to be; ``project`` takes the weight with which registration starts.
+    The distance of a weight from the set is the largest of two numbers: the distance of a block from its set,
+    and the modulus of an entry that has to be zero; ``project`` takes the weight with which registration
+    starts.
     """
 
     acts_after = False
@@ -98,7 +100,7 @@ class BlockTriangular(Parametrization):
         return self._assemble(list(map(applied, self.blocks, owns)), couplings)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the block matrix as one map, of the maps of the blocks."""
+        """Return the map of the block matrix, composed of the maps of its blocks."""
         owns, couplings = self._divide(values)
         maps = [block.evaluate(*own) for block, own in zip(self._adapted(), owns, strict=True)]
 
@@ -147,7 +149,7 @@ class BlockTriangular(Parametrization):
             block.check_matrices(self._part(W, i, i))
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return the largest distance of a block, or of an entry where zeros have to be from zero."""
+        """Return the largest distance of a block from its set, or modulus of an entry that has to be zero."""
         found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
         for i, block in enumerate(self._adapted()):
             distance, resolution = block.outside(self._part(W, i, i), eps)
@@ -155,7 +157,7 @@ class BlockTriangular(Parametrization):
         return torch.stack(found).amax(dim=0), 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return a matrix whose blocks are members, with zeros where they have to be."""
+        """Return a matrix whose blocks are members, with zeros outside the blocks and couplings."""
         W = W - self._misplaced(W)
         eps = torch.finfo(W.dtype).eps
         for i, block in enumerate(self._adapted()):
@@ -164,7 +166,7 @@ class BlockTriangular(Parametrization):
         return W
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return matrices whose blocks are put back, with zeros where they have to be."""
+        """Return matrices whose blocks are put back, with zeros outside the blocks and couplings."""
         W = W - self._misplaced(W)
         for i, block in enumerate(self.blocks):
             if isinstance(block, Parametrization):
@@ -187,7 +189,7 @@ class BlockTriangular(Parametrization):
         return self.adopt(W, torch.finfo(W.dtype).eps, is_first=False)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
-        """Return the originals of the blocks, each of which takes its part, then the couplings."""
+        """Return the originals of the blocks, found by each block's constraint, then the couplings."""
         misplaced = self._misplaced(W)
         if not is_first and bool(misplaced.any()):
             pairs = itertools.product(range(len(self.sizes)), repeat=2)
@@ -211,7 +213,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *couplings
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the sum over the blocks and couplings that are trained."""
+        """Return the sum of the free parameters of the trained blocks and couplings."""
         own, couplings = self._divide(originals)
         total = sum(count_free(block, each) for block, each in zip(self.blocks, own, strict=True))
         return total + sum(real_entries(coupling) for coupling in couplings if is_trained(coupling))
@@ -253,7 +255,7 @@ class BlockTriangular(Parametrization):
         return own, list(originals[start:])
 
     def _misplaced(self, W: Tensor) -> Tensor:
-        """Return the entries of W where zeros have to be, and zeros elsewhere."""
+        """Return W with its blocks and couplings set to zero: what has to be zero in a member."""
         rest = W.clone()
         for i, j in (*((i, i) for i in range(len(self.sizes))), *self.coupling):
             rest[(..., *self._slices(i, j))] = 0

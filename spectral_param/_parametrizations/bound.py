@@ -1,8 +1,8 @@
 """A bound: a number, one number for each matrix, or what the weight has at registration.
 
-The number that the constructor gets is an attribute. A tensor, what ``"present"`` has found, and what is set
-later, as by a schedule, are a buffer in double precision. So checkpoints, averages and distributed modules
-have it, and no conversion rounds it.
+The number that the constructor gets is an attribute. Three kinds of bounds are a buffer in double precision:
+a tensor, the numbers that ``"present"`` found, and numbers set later, as by a schedule. So checkpoints,
+averages and distributed modules have it, and no conversion rounds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN = 20  # Most numbers in a ``repr``.
 
 class _Kind(NamedTuple):
     above: float  # Exclusive lower limit.
-    default: float  # In place of "present" where no weight has values.
+    default: float  # The bound for "present" until the weight has values.
     remedy: str
 
     def allows(self, values: Tensor) -> bool:
@@ -49,9 +49,10 @@ _KINDS = {
 class Bounded(Parametrization):
     """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
 
-    _is_present = False  # Whether the weight has given the bound, or is to give it.
+    _is_present = False  # Whether the weight gave the bound, or will give it.
 
-    #: Whether a plain weight still has what "present" found, so that it can be found again in a checkpoint.
+    #: Whether the weight alone determines the bound of "present", so that a checkpoint needs no buffer for
+    #: it.
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
@@ -60,7 +61,7 @@ class Bounded(Parametrization):
         Args:
             name: The attribute of the bound.
             value: The bound.
-            choices: As of the base class.
+            choices: See the base class.
 
         Raises:
             ValueError: If the value is no bound of this kind, or a choice is not allowed.
@@ -116,7 +117,7 @@ class Bounded(Parametrization):
         return (values if double_device(device) == device else values.float()).to(device)
 
     def _take_present(self, size: Tensor) -> None:
-        """Make what the present matrices have (radii, abscissas, norms) the bound."""
+        """Set the bound to the present radii, abscissas or norms of the matrices."""
         name, kind = self._bound, _KINDS[self._bound]
         if not kind.allows(size):
             what = name if name == "norm" else f"spectral {name}"
@@ -128,7 +129,7 @@ class Bounded(Parametrization):
         setattr(self, name, size.detach())
 
     def _bound_at(self, W: Tensor, size: Tensor) -> Tensor:
-        """Return :meth:`_bound_for` matrices of this size, which gives the bound of "present"."""
+        """Return :meth:`_bound_for` these matrices, after setting the bound of "present" to this size."""
         if isinstance(getattr(self, self._bound), str):
             self._take_present(size)
         return self._bound_for(W, size)
@@ -139,14 +140,15 @@ class Bounded(Parametrization):
             setattr(self, self._bound, "present")
 
     def _start_bound(self) -> None:
-        """Give "present" a number where no weight has given one."""
+        """Set the bound of "present" to a number while no weight has given one."""
         if isinstance(getattr(self, self._bound), str):
             setattr(self, self._bound, _KINDS[self._bound].default)
 
     def _bound_for(self, T: Tensor, like: Tensor | None = None) -> Tensor:  # -> () or (...)
         """Return the bound for matrices T, in the real dtype and on the device of ``like``, by default T.
 
-        A tensor is copied. So a read, and its backward pass, have the numbers of the time of the read.
+        A tensor is copied. So a read and its backward pass use the same numbers, even if the bound is changed
+        in between.
 
         Raises:
             ValueError: If a tensor does not broadcast to the matrices.
@@ -157,7 +159,7 @@ class Bounded(Parametrization):
             assert has_no_values(T), "'present' is a number from the first weight with values on"
             value = _KINDS[name].default
         if isinstance(value, Tensor) and isinstance(T, FakeTensor) != isinstance(value, FakeTensor):
-            value = _KINDS[name].default  # PyTorch combines no fake tensor with a real one.
+            value = _KINDS[name].default  # PyTorch does not combine fake and real tensors.
         if not isinstance(value, Tensor):
             # Created on the device, because a copy from the host would wait for it.
             return like.real.new_full((), value)
@@ -168,12 +170,12 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if like.is_cpu:  # First to the host: a device may not have the dtype.
+        if like.is_cpu:  # First to the host: a device may lack double precision.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
     def _number(self) -> float | None:
-        """Return the bound if it is one number that the host has."""
+        """Return the bound if it is one number on the host, else None."""
         value = getattr(self, self._bound)
         if isinstance(value, Tensor) and value.ndim == 0 and value.is_cpu:
             return value.item()

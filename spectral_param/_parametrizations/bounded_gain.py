@@ -31,13 +31,13 @@ from spectral_param.functional._checks import check_real, check_tensor, is_finit
 from spectral_param.functional._lyapunov import contraction_inverse
 from spectral_param.functional._rooms import Attempt, nearest
 
-# By how much the gain of a weight is moved below the bound: the first that is enough for its proof. A weight
-# outside is moved by at least 1e-6, because the map is flat on the bound.
-_ROOMS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
+# Relative distances below the bound to which the gain is moved, tried in order until one can be proven. A
+# weight outside moves by at least 1e-6, because the map is flat on the bound.
+_MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
 _INSIDE = 1e-6
-# To how many digits the gain of a weight is known.
+# Relative error of a computed gain.
 _KNOWN = 1e-9
-# The radius, over its bound, of an A that was not stable.
+# An unstable A is scaled to this fraction of the bound of its spectral radius.
 _STABLE = 0.99
 
 
@@ -45,7 +45,7 @@ class BoundedGain(Searched):
     r"""System :math:`x^+ = Ax + Bu,\; y = Cx + Du` of bounded gain, as the weight [[A, B], [C, D]].
 
     From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
-    gain, or H∞ norm, is at most γ. It holds for all originals, and also for the weight as rounded to its
+    gain, or H∞ norm, is at most γ. It holds for all originals, and also for the weight after rounding to its
     dtype, up to underflow in float16.
 
     Example:
@@ -60,11 +60,11 @@ class BoundedGain(Searched):
         gain: The bound γ > 0.
         states: The number n of states: A is the n x n block at the upper left.
         radius: The bound r of the spectral radius of A, 0 < r ≤ 1. The default is 1. With r < 1 the gain is
-            at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets at this rate. It is
-            the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
-        moduli: The least and the largest modulus, over r, of the eigenvalues of A at a start with
-            ``init="paper"``, from 0 to below 1. After k steps a state has the modulus to the power of k left:
-            for long memories take numbers close to 1.
+            at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets at this rate. The
+            gain is then the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
+        moduli: For ``init="paper"``: the least and the largest modulus of the eigenvalues of A, divided by r,
+            from 0 to below 1. A mode of modulus m decays to m^k in k steps: for long memories take numbers
+            close to 1.
 
     Raises:
         ValueError: If an argument is outside its range; at registration, if the weight has no more rows or
@@ -79,26 +79,26 @@ class BoundedGain(Searched):
     space models" (2025), whose set is complete for square systems.
 
     The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
-    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, of which the upper triangle is used. A
-    step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
+    of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, but only the upper triangle of T is used.
+    A step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
 
     Registration starts from the given weight. One outside the set keeps its frequency response up to a
-    factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before, an A that
-    is not stable up to rounding is divided by its spectral radius over 0.99 r. Where rounding errors are too
+    factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before that, an A
+    that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are too
     large to prove the gain, as for long series of filters in single precision, the factor is smaller, by at
-    most 10 %. Entries count in units of the states that balance the couplings, so B and C may be of very
+    most 10 %. The check is done in units of the states that balance the couplings, so B and C may be of very
     different sizes. A weight whose gain cannot be proven at all is refused: couplings of 1000 between ten or
     more states in series, for instance.
 
-    A weight assigned later must have the gain up to rounding, and come back to 1e-6 or to rounding, relative
-    to each block. The state at time 0 is not part of the bound: it adds at most xᵀPx, see
-    :meth:`certificate`.
+    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for it must
+    reproduce each of its four blocks to a relative error of 1e-6, or to rounding if that is larger. The state
+    at time 0 is not part of the bound: it adds at most xᵀPx, see :meth:`certificate`.
 
-    On the bound the derivative that leads inside is zero, as that of every smooth map onto this set: training
-    reaches the bound and leaves it again, but slowly. Start with a smaller gain where that matters.
+    On the bound the derivative towards the inside is zero, as for every smooth map onto this set: training
+    reaches the bound and leaves it again, but slowly. If this matters, start with a smaller gain.
 
-    The distance of a weight from the set is by how much its gain exceeds γ; ``project`` takes the weight
-    with which registration starts, a little inside.
+    The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
+    with which registration would start, a little inside.
     """
 
     shapes = "any"
@@ -137,14 +137,14 @@ class BoundedGain(Searched):
         return bounded(K, T, self.gain, self.radius, self._eps_of(K))
 
     def evaluate(self, K: Tensor, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same, with a pull-back of its own."""
+        """Return the same with a hand-written gradient."""
         return evaluate(K, T, self.gain, self.radius, self._eps_of(K))
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return the originals, found in double precision, and by how much the gain exceeds its bound.
+        """Return the originals, found in double precision, and the excess of the gain over its bound.
 
-        For a weight on the bound whose gain only a system farther inside proves, the relative distance from
-        that system takes the place of the excess.
+        If the gain of a weight on the bound cannot be proven, a system farther inside is taken, and the
+        relative distance to this system is returned in place of the excess.
 
         Raises:
             InManifoldError: If no gain can be proven in this dtype.
@@ -161,14 +161,14 @@ class BoundedGain(Searched):
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
 
-        B and C are random, and not quite as large as the gain allows, where the map is flat; T is the
-        identity.
+        B and C are random. They are a little smaller than the gain allows, because the map is flat on the
+        bound. T is the identity.
         """
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
         batch = like.shape[:-2]
         low, high = (modulus**2 for modulus in self.moduli)
         A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64, device="cpu"))
-        # The same modulus for both rows of a rotation.
+        # Both rows of a rotation get the same modulus.
         uniform = torch.rand(*batch, (n + 1) // 2, dtype=torch.float64, device="cpu")
         moduli = (low + (high - low) * uniform).sqrt()
         moduli = moduli.repeat_interleave(2, dim=-1)[..., :n]
@@ -230,7 +230,7 @@ class BoundedGain(Searched):
         return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
-        """Return the originals of a weight in units of the gain and the radius, for a layer of this dtype."""
+        """Return the originals of a weight divided by the gain and the radius, for a layer of this dtype."""
         working = torch.promote_types(dtype, torch.float32)
         known = _KNOWN + relative_rounding(len(V), eps, working)
         n, eps = self.states, torch.finfo(dtype).eps
@@ -240,22 +240,22 @@ class BoundedGain(Searched):
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
         is_outside = not gain <= 1 + known
         excess = self.gain * (gain - 1) if is_outside else 0.0
-        if is_outside and not size < 1 - len(V) * eps:  # Rounding decides whether such an A is stable.
+        if is_outside and not size < 1 - len(V) * eps:  # Stable or not by rounding alone.
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
 
-        def attempts(room: float) -> Iterator[Attempt]:
-            root = math.sqrt((1 - room) / max(gain, 1 - room))
+        def attempts(margin: float) -> Iterator[Attempt]:
+            root = math.sqrt((1 - margin) / max(gain, 1 - margin))
             inner = V * block_scales(V, n, 1.0, root, root)
-            for K, T in originals(inner, n, min(gain, 1 - room), eps):
+            for K, T in originals(inner, n, min(gain, 1 - margin), eps):
                 K, T = K.to(dtype), (T / d).to(dtype)
                 W = bounded(to_double(K), to_double(T), self.gain, self.radius, eps).to(dtype)
                 W = in_units(to_double(W) / block_scales(V, n, self.radius, 1.0, self.gain), d)
                 error = max(change(W, inner, n), change(in_units(W, 1 / d), in_units(inner, 1 / d), n))
-                moved = 0.0 if room <= max(_INSIDE, rounding) else room + error
-                yield Attempt((K, T, moved), error, error <= max(room, rounding))
+                moved = 0.0 if margin <= max(_INSIDE, rounding) else margin + error
+                yield Attempt((K, T, moved), error, error <= max(margin, rounding))
 
-        best = nearest((0.0, attempts(room)) for room in _ROOMS[is_outside:])
+        best = nearest((0.0, attempts(margin)) for margin in _MARGINS[is_outside:])
         if best is None or not best.is_good:
             exact = "" if dtype == torch.float64 else ", or in float64"
             raise InManifoldError(

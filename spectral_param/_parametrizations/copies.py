@@ -11,22 +11,22 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
-# Methods of modules that initialize parameters; MultiheadAttention has the second one. A constrained module
-# has them in its own class, see spectral_param._register.reset.
+# Methods of modules that initialize parameters (the second one: MultiheadAttention). The class of a
+# constrained module overrides them; see spectral_param._register.reset.
 RESETS = ("reset_parameters", "_reset_parameters")
 
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
     give_classes_of_their_own(memo)
-    # torch.nn.RNN keeps the weight that it read last in a list, and deepcopy refuses a tensor with a graph.
-    # Parametrizations are copied before that list, so the memo can be given a copy of such a weight's values
+    # torch.nn.RNN keeps its last weight in a list, and deepcopy refuses a tensor with a graph.
+    # Parametrizations are copied before that list, so a copy of the weight's values is put into the memo
     # here. The next forward pass replaces the copy.
     for W in list(constraint._memory.outputs.values()):
         if id(W) not in memo:
             memo[id(W)] = W.detach().clone()
             memo.setdefault(id(memo), []).append(W)
-    # The copy of a fake tensor that PyTorch makes corrupts memory (torch 2.13).
+    # PyTorch's copy of a fake tensor corrupts memory (torch 2.13).
     for buffer in constraint.buffers():
         if isinstance(buffer, FakeTensor):
             memo[id(buffer)] = buffer.detach().clone()
@@ -40,7 +40,7 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
 
 
 def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -> None:
-    """Give a module without attributes a class of its own, whose tensors of these names are parametrized."""
+    """Give a module that deepcopy has just created its own class with parametrized tensors of these names."""
     module.__class__ = kind
     nn.Module.__init__(module)
     for name in names:
@@ -50,13 +50,13 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
 
 
 def give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give the parametrized modules that deepcopy is creating a class of their own.
+    """Give each parametrized module that deepcopy is creating its own class.
 
     PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
     shares this class between module and copy. Removing a parametrization from the copy would then remove it
     from the module, too, whose weight in ``torch.nn.RNN`` would silently stay constant; and
-    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in it
-    that has no attributes yet is being created.
+    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in the
+    memo without attributes is being created.
     """
     for module in list(memo.values()):
         if isinstance(module, nn.Module) and not vars(module):

@@ -1,9 +1,9 @@
 """Buffers whose values have a meaning: signs, flags, a permutation, an orthogonal matrix.
 
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
-precision write any number into a floating-point buffer; in one of integers or booleans they leave nonsense.
-So the buffers are floating-point, and a constraint reads them through these functions. Whatever the numbers
-are, it gets signs, flags, a permutation or an orthogonal matrix, and from the mean of equal buffers the same.
+precision change the numbers of a buffer; averages of integers or booleans are meaningless. So the buffers are
+floating-point, and a constraint reads them through these functions. They turn any numbers into signs, flags,
+a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of the buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 
 def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
-    """Return where a pair of rows begins: flags without neighbours, and none in the last row."""
+    """Return flags of the rows where a pair begins: never of two neighbours, nor of the last row."""
     found = x.real > 0.5
     return torch.nn.functional.pad(
         found[..., :-1] & ~torch.nn.functional.pad(found[..., :-2], (1, 0)), (0, 1)
@@ -39,7 +39,7 @@ def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  #
 
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
-    """Return the ranks of the numbers with these digits: those of a permutation are the permutation."""
+    """Return the ranks of the numbers with these digits, which restore a permutation."""
     # Sums of digits of indices are below 2^24, which single precision holds exactly.
     powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float32, device="cpu")
     powers = powers.to(digits.device, non_blocking=True)
@@ -51,17 +51,17 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     """Return a copy of B if it is orthogonal to rounding, else an orthogonal matrix near B."""
     if not B.is_cpu:
         return orthogonal_unseen(B)
-    B = B.clone()  # First, so that a write from elsewhere does not change what has been judged.
+    B = B.clone()  # Copy first: another thread may write to B after the check.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())
-    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; ten times that is what averaging may add unseen.
+    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; averaging may add ten times this number.
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
         return B
     return polar_factor(B.double()).to(B.dtype)
 
 
 def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return the same without a look at values, which is impossible in a graph and waits for a device."""
+    """Return the same without a choice by values, which a graph cannot record."""
     Q, R = torch.linalg.qr(B)  # With these signs, Q is B to rounding.
     return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

@@ -7,7 +7,7 @@ import warnings
 
 from spectral_param.errors import DegenerateEigenvalueWarning
 
-#: How long such a warning of a read holds.
+#: End of a warning's sentence: how long W is computed in the way that the warning describes.
 UNTIL = "in this precision, until T has moved away from such matrices"
 
 

@@ -18,11 +18,11 @@ from spectral_param.functional._checks import check_real
 
 
 class DoublyStochastic(Parametrization):
-    r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes, and amplifies nothing.
+    r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes without amplification.
 
-    Its norm is exactly 1, and so is that of any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of
-    the entries of Wx is that of x. For one matrix for each token take
-    :func:`spectral_param.functional.doubly_stochastic`, of which this is the constraint.
+    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of the entries
+    of Wx is that of x. If each token has its own matrix, as computed by a network, use
+    :func:`spectral_param.functional.doubly_stochastic`, the function behind this constraint.
 
     Example:
         >>> mixing = torch.nn.Linear(4, 4, bias=False)
@@ -49,14 +49,14 @@ class DoublyStochastic(Parametrization):
     network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. Zeros that no permutation
-    avoids, as in a triangular matrix of ones, are lost or gained; see
-    :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
-    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. If the positive entries
+    are not a union of permutations (as in a triangular matrix of ones), some zeros become positive or some
+    entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or
+    columns without a positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
 
-    An entry of 0 (ε/n) becomes :math:`e^{-60}` (more), which is less than a rounding error, and has a
-    derivative as small: **zeros stay zeros in training**. To let all entries train, register a mixture, as
-    in the example: ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
+    error. Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register a
+    mixture, as in the example: ``0.9 * W + 0.1 / n``.
     """
 
     def __init__(self, floor: float = 0.0) -> None:
@@ -68,7 +68,7 @@ class DoublyStochastic(Parametrization):
         return _reference(T, floor=self.floor)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same, with the pull-back of S."""
+        """Return the same, with the gradient of S by hand."""
         floor, of_T = self.floor, doubly.evaluate(T)
         return Map(
             stochastic.mixed(of_T.value, floor),
@@ -81,7 +81,7 @@ class DoublyStochastic(Parametrization):
         check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the largest error of the sum of a row or column, or n times what an entry lacks to ε/n."""
+        """Return the larger of two errors: of the sums, and n times the lack of an entry to ε/n."""
         rounding = relative_rounding(W.shape[-1], eps, W.dtype)
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 
@@ -96,7 +96,7 @@ class DoublyStochastic(Parametrization):
             ValueError: For negative entries, and rows or columns of zeros.
         """
         stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
-        T = torch.where(W > 0, W.log(), -1e4)  # Any number far below the logarithms of positive ones.
+        T = torch.where(W > 0, W.log(), -1e4)  # Stands for log 0, below all others.
         return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
 
     def invert(self, W: Tensor) -> Tensor:

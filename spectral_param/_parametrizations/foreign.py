@@ -1,4 +1,4 @@
-"""Constraints of other libraries, nested in ours: a block, the P of a Schur form."""
+"""Constraints of other libraries inside ours: a diagonal block, or the P of a Schur form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_
 
 
 class Foreign:
-    """A module of another library that speaks our contract; see :class:`Parametrization` for the methods.
+    """Adapter from a module of another library to the interface of :class:`Parametrization`.
 
     The module, such as a manifold of geotorch, has ``forward`` and ``right_inverse``, and ``sample`` if it
     refuses matrices outside its set. Without ``right_inverse`` the matrix itself is the original, as in
@@ -44,11 +44,11 @@ class Foreign:
         return W.real.new_zeros(W.shape[:-2]), 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return what geotorch makes of W unchecked, if it takes that, as of LowRank, and else a sample."""
+        """Return geotorch's unchecked projection of W (LowRank has one, for instance), or a sample."""
         module: Any = self.module
         if not hasattr(module, "sample"):
             return W
-        if hasattr(module, "in_manifold"):  # A manifold of geotorch, or one that speaks as it.
+        if hasattr(module, "in_manifold"):  # A manifold of geotorch, or a module with the same methods.
             with contextlib.suppress(ValueError, RuntimeError):  # eigh may not converge.
                 nearest = module(*as_tuple(module.right_inverse(W, check_in_manifold=False)))
                 if torch.allclose(module(*as_tuple(module.right_inverse(nearest))), nearest, atol=1e-5):
@@ -83,7 +83,7 @@ class Foreign:
 
 
 def adapted(part: nn.Module) -> Parametrization | Foreign:
-    """Return a constraint of this library as it is, and one of another library with our contract."""
+    """Return a constraint of this library unchanged, and another library's constraint in an adapter."""
     return part if isinstance(part, Parametrization) else Foreign(part)
 
 

@@ -43,7 +43,7 @@ class FourierUnitary(Parametrization):
     No method is known that computes the parameters of a given matrix. So registration takes
     ``init="paper"``, which is random, and only the weight of the last evaluation can be assigned.
 
-    Of the set, ``distance`` and ``project`` know the weight of the last evaluation alone.
+    ``distance`` and ``project`` recognise only the weight of the last evaluation as a member.
     """
 
     permutation: Tensor

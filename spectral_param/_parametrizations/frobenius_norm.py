@@ -56,10 +56,9 @@ class FrobeniusNorm(Measured):
         ValueError: If an argument is outside its range; at registration, if the weight has no such axis, or,
             with ``"equal"``, a slice of zeros, which the message names.
 
-    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch:
-    three dimensions are a weight of three axes, and a kernel has the axes that PyTorch gives it, whatever its
-    groups. Each gate of an LSTM or GRU has its norm by itself, and ``dim`` counts within a gate. A weight of
-    one dimension is one slice.
+    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch.
+    A kernel has the axes of its PyTorch tensor, also with groups. Each gate of an LSTM or GRU has its norm by
+    itself, and ``dim`` counts within a gate. A weight of one dimension is one slice.
 
     The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
     the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
@@ -75,13 +74,14 @@ class FrobeniusNorm(Measured):
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
       ``padding_idx`` of an embedding stays zero.
 
-    Held after the step, the optimizer gets the gradient along the sphere; with ``"at_most"`` only for slices
-    of norm c that a step would lengthen, and all of it for others. So the weight stops at stationary points
-    of the constrained problem, whatever Adam and others divide the gradient by. ``"present"`` is possible
-    with ``"equal"``: the plain weight has the norms.
+    If the weight is held after the step, the optimizer gets the gradient along the sphere. With ``"at_most"``
+    this is so only for slices of norm c that a step would lengthen; others get the whole gradient. So the
+    weight stops at stationary points of the constrained problem, even if the optimizer divides the gradient
+    entry by entry, as Adam does. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms
+    only through the weight.
 
-    The distance of a slice from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus.
-    ``project`` takes the nearest weight of the set, each slice scaled.
+    The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|. ``project`` takes the
+    nearest weight of the set, each slice scaled.
     """
 
     shapes = "any"
@@ -104,7 +104,7 @@ class FrobeniusNorm(Measured):
         return axis
 
     def _layout_of(self, W: Tensor) -> Slices:
-        # The groups of a convolution are no blocks of their own.
+        # The groups of a convolution are not treated as blocks.
         return slices_of(W, "FrobeniusNorm", self.dim, 1 if self.kernel_dims else self.gates)
 
     # The map --------------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ class FrobeniusNorm(Measured):
         distance, resolution = super()._judged(W, measured, eps)
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
-    def near(self, W: Tensor, leader: None = None) -> Tensor:
+    def near(self, W: Tensor, solution: None = None) -> Tensor:
         """Return the nearest members; a zero slice stays."""
         return self._near(W, 0.0)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return the nearest members without looking at values; a slice that rounding explains stays.
+        """Return the nearest members, without a choice by values. Members up to rounding stay.
 
-        Entries that are rounded to half precision, by up to eps/2 each, change the norm by as much.
+        Rounding entries to half precision changes the norm by a relative error of up to eps/2.
         """
         own = torch.finfo(W.dtype).eps
         return self._near(W, self.ROUNDINGS * own + (eps / 2 if eps > own else 0.0))
@@ -191,14 +191,14 @@ class FrobeniusNorm(Measured):
         return _chosen(moves & ~_is_zero(size), E.mul_(c[..., None, None]), W)
 
     def shared_set(self) -> object:
-        """Return the norm and the mode, if there is one number for all slices."""
+        """Return the norm and the mode if all slices have one norm, else the constraint itself."""
         number = self._number()
         if number is None or type(self) is not FrobeniusNorm:
             return super().shared_set()
         return FrobeniusNorm, number, self.mode
 
     def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return D - W Re<W, D>/‖W‖² for each slice, or for those that are active; D where W is zero."""
+        """Return D - W Re<W, D>/‖W‖² for each (active) slice, and D for others and where W is zero."""
         along = spheres.tangent(W, D)
         return along if active is None else _chosen(active, along, D)
 
@@ -222,13 +222,13 @@ class FrobeniusNorm(Measured):
 
     @property
     def adds_up(self) -> bool:  # type: ignore[override]
-        """Whether all slices have one norm, none is a gate, and none has to stay zero."""
+        """Whether all slices have one norm, the weight has no gates, and no slice has to stay zero."""
         is_gated = self.gates > 1 and not self.kernel_dims
         return getattr(self.norm, "ndim", 0) == 0 and not is_gated and self.padding_idx is None
 
     @property
     def present_is_plain(self) -> bool:  # type: ignore[override]
-        """Whether a plain weight keeps the norms that "present" found."""
+        """Whether the weight itself keeps the norms that "present" found."""
         return self.mode == "equal"
 
     # Zero slices ----------------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ class FrobeniusNorm(Measured):
         return " of ".join(reversed(parts)) or "a weight of zeros"
 
     def _zeros(self, size: Tensor) -> Tensor:
-        """Return which norms are zero, without that of an embedding's ``padding_idx``."""
+        """Return which norms are zero, except for the row ``padding_idx`` of an embedding."""
         return _is_zero(size) & ~self._is_padding(size)
 
     def _is_padding(self, size: Tensor) -> Tensor:
-        """Return which norms are those of a ``padding_idx`` of zeros."""
+        """Return which norms belong to a row ``padding_idx`` of zeros."""
         found = torch.zeros_like(size, dtype=torch.bool)
         if self.padding_idx is not None and self.dim == 0 and size.ndim == 1:
             found[self.padding_idx] = size[self.padding_idx] == 0

@@ -146,11 +146,11 @@ class Givens(Orthonormal):
         if like.is_complex():
             omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
             d = torch.polar(torch.ones_like(omega), omega)
-        # Each has memory of its own, as torch.export and safetensors ask.
+        # Not views of one tensor: torch.export and safetensors ask for separate memory.
         return self._originals(like, theta.clone(), phi.clone(), d)
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return one for each rotation of a real weight; two, and n for D, for a complex one.
+        """Return the number of angles: one for each rotation; for a complex weight two, plus n for D.
 
         All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
         unitary matrices.

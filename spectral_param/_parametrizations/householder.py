@@ -61,15 +61,15 @@ class Householder(Orthonormal):
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.
 
-    A weight that is not square, ``(..., m, n)``, has the first n columns of H_1 ⋯ H_n D if it is tall, and
-    their transpose if it is wide; then k = n. Registration takes the nearest matrix with orthonormal columns,
-    the polar factor. With k < n it takes ``init="paper"``, which is random, and only the weight of the last
-    evaluation can be assigned. The cost is three products of n × k matrices. For small k a recurrence is
-    cheaper with :meth:`operator`.
+    A weight that is not square, ``(..., m, n)``, consists of the first n columns of H_1 ⋯ H_n D if it is
+    tall, and of their transpose if it is wide; k is then n. Registration takes the nearest matrix with
+    orthonormal columns, the polar factor. With k < n it takes ``init="paper"``, which is random, and only the
+    weight of the last evaluation can be assigned. The cost is three products of n × k matrices. For small k a
+    recurrence is cheaper with :meth:`operator`.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set, the polar factor. With k < n only
-    the weight of the last evaluation counts as one.
+    ``project`` takes the nearest weight of the set, the polar factor. With k < n only the weight of the last
+    evaluation counts as a member.
 
     A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
     create zero vectors.

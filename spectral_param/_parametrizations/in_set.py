@@ -19,12 +19,12 @@ from spectral_param._scale import change_and_size
 from spectral_param.errors import InManifoldError
 from spectral_param.functional._checks import check_finite, check_matrix
 
-# A weight that would move by at most this many rounding errors stays as it is.
+# A weight that a projection would move by at most this many rounding errors is left unchanged.
 _ROUNDINGS = 32
 
 
 class InSet(OfWeight):
-    """The set of a constraint: which weights are members, and what comes in place of others.
+    """The set of a constraint: which weights are members, and which member replaces another weight.
 
     A subclass defines the set on matrices; gates and kernels are split and joined here.
     """
@@ -35,7 +35,7 @@ class InSet(OfWeight):
     # A subclass defines -------------------------------------------------------------------------------
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return how far each matrix is outside the set, and what rounding can do to this number.
+        """Return how far each matrix is outside the set, and the error of this number by rounding.
 
         By default every matrix is in the set.
 
@@ -45,7 +45,7 @@ class InSet(OfWeight):
 
         Returns:
             The distance ``(...)``, in a unit that the subclass chooses, and its resolution: W counts as a
-            member if the distance is at most that.
+            member if the distance is at most the resolution.
         """
         return W.real.new_zeros(W.shape[:-2]), 0.0
 
@@ -56,15 +56,15 @@ class InSet(OfWeight):
     def put_back(self, W: Tensor, eps: float) -> Tensor:
         """Return members near finite matrices, after a step of an optimizer; a member keeps its bits.
 
-        What a constraint remembers between steps is of this weight alone. So the result depends on the steps
-        alone, and processes with equal weights keep equal weights. By default it is the member of
-        :meth:`near` where :meth:`outside` says so.
+        A constraint may remember earlier steps of this weight, but nothing else. So processes with equal
+        weights keep equal weights. By default matrices that :meth:`outside` does not take for members are
+        replaced by those of :meth:`near`.
 
         Args:
             W: Matrices ``(..., m, n)`` in single or double precision. The caller does not change them.
             eps: Relative rounding error of the entries.
         """
-        # Not eps: what half precision may be outside would hide what the step has done.
+        # Not eps: the tolerance of half precision would hide the change by the step.
         return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
@@ -72,19 +72,19 @@ class InSet(OfWeight):
 
         The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
         constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
-        gets the projection stays there, whatever it divides the entries by.
+        gets the projection stays there, even if it divides the gradient entry by entry.
 
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
             D: Changes of them, of the same shape.
-            active: For an inequality, what :meth:`active` has found. Without it, all parts of the boundary on
-                which W lies count.
+            active: For a set with an inside, the result of :meth:`active`. Without it, all parts of the
+                boundary that contain W count.
         """
         raise NotImplementedError(f"{type(self).__name__}.tangent: expected a set that has one, got none.")
 
     @property
     def has_tangent(self) -> bool:
-        """Whether :meth:`tangent` is known; by default if the class defines it."""
+        """Whether :meth:`tangent` is defined."""
         return type(self).tangent is not InSet.tangent
 
     def active(self, W: Tensor, G: Tensor) -> Any:
@@ -99,43 +99,43 @@ class InSet(OfWeight):
         """
         return None
 
-    #: Whether a step is kept within the active parts, too, and not only the gradient. That is right for one
-    #: smooth boundary. Where several meet, a step has to be able to leave one.
+    #: Whether the step, too, is projected to the active parts, and not only the gradient. This is right for
+    #: one smooth boundary. Where several boundaries meet, a step must be able to leave one of them.
     stays_active = True
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return matrices whose singular values mean something to the layer; None for slices and vectors.
+        """Return the matrices by which the layer multiplies; None for slices and vectors.
 
-        By default those of the constraint.
+        By default they are the matrices of the constraint.
         """
         return W
 
-    #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then a device
-    #: is not asked whether a step left something finite.
+    #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then no
+    #: transfer from a device is needed to see whether a step left the weight finite.
     keeps_non_finite = False
 
-    #: Whether distance, members and changes along the set need sums over all entries of each matrix alone.
-    #: Then processes that have shards of a weight exchange these sums, and no weight.
+    #: Whether distance, members and tangents need only sums over all entries of a matrix. Then processes that
+    #: have shards of a weight exchange these sums, not the weight.
     adds_up = False
 
     def shared_set(self) -> object:
-        """Return what constraints of one set have in common: the weights of them are put back together.
+        """Return a key that is equal for constraints with one set: their weights are put back in one call.
 
-        By default the constraint itself.
+        By default the key is the constraint itself.
         """
         return id(self)
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight in this set, and what to do instead; None if it can.
+        """Return why an optimizer cannot hold a weight in this set, and what to do instead; None if it can.
 
-        By default one can if the class has :meth:`near` or :meth:`put_back`.
+        By default it can if the class has :meth:`near` or :meth:`put_back`.
         """
         kind = type(self)
         has_none = kind.near is InSet.near and kind.put_back is InSet.put_back
         return by_map_alone(self) if has_none else None
 
     def check_start(self, W: Tensor) -> None:
-        """Raise for finite matrices with which no weight of the set can start. By default all can."""
+        """Raise for finite matrices from which no member of the set can be found. By default all can."""
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for matrices of a size or dtype that are not taken. By default all are."""
@@ -149,7 +149,7 @@ class InSet(OfWeight):
         raise NotImplementedError
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
-        """Return the error of :meth:`outside`, where the originals of a weight cannot be computed."""
+        """Return the error for a set whose members are not recognised, since no originals can be computed."""
         return InManifoldError(
             f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
             f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
@@ -163,8 +163,8 @@ class InSet(OfWeight):
     def distance(self, W: Tensor) -> Tensor:
         """Return how far a weight is outside the set; 0 for a member.
 
-        The unit is that of the constraint, see its page: for orthonormal columns ‖WᴴW - I‖, for a bound the
-        excess. A distance within rounding counts as 0. Nothing that the weight depends on is changed.
+        Each constraint documents its measure: for orthonormal columns ‖WᴴW - I‖, for a bound the excess. A
+        distance within rounding counts as 0. The constraint and its weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -188,8 +188,8 @@ class InSet(OfWeight):
     def project(self, W: Tensor) -> Tensor:
         """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
 
-        It is the nearest one where the page of the constraint says so. Nothing that the weight depends on is
-        changed.
+        It is the nearest member if the constraint's documentation says so. The constraint and its weight do
+        not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -218,7 +218,7 @@ class InSet(OfWeight):
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
-            eps: Relative rounding error that X may have; by default that of its dtype.
+            eps: Relative rounding error allowed for X; by default the rounding error of its dtype.
         """
         try:
             with torch.no_grad():
@@ -241,7 +241,7 @@ class InSet(OfWeight):
         return torch.where(distance <= resolution, 0, distance)
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
-        """Return a copy that nobody else has, and the matrices of a weight; raise if it is not taken."""
+        """Return a private copy of a weight, and its matrices; raise if the constraint does not take it."""
         check_matrix(W, type(self).__name__, self.least_dims)
         trial = copy.deepcopy(self)
         trial._layout = trial._layout_of(W)
@@ -273,9 +273,9 @@ class InSet(OfWeight):
                 self.check_start(X)
             for part in parts:
                 part._renew(is_first)
-                vars(part)["_warned"] = True  # The first read warns, not what follows.
-            # The rounding errors of half precision are for assignment. At registration they would hide
-            # what is outside.
+                vars(part)["_warned"] = True  # Warnings are left to the first read.
+            # The rounding errors of half precision are for assignment. At registration they would hide that a
+            # matrix is outside.
             originals = self.adopt(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
         except Exception as error:
             before.restore()
@@ -290,14 +290,14 @@ class InSet(OfWeight):
         return originals
 
     def _renew(self, is_first: bool) -> None:
-        """Forget what is known of the weight before, at registration or assignment."""
+        """Forget results for the earlier weight, at registration or assignment."""
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals of matrices, of a projection at registration; for constraints that nest."""
+        """Return the originals of matrices (at registration, of their projection), for nested constraints."""
         return self.invert(self.member(W, eps, is_first))
 
     def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W with members in the place of matrices outside; where it is not the first weight, raise."""
+        """Return W; replace matrices outside by members at registration, and raise at assignment."""
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
 
     def _with_members(
@@ -308,7 +308,7 @@ class InSet(OfWeight):
         near: Callable[[Tensor], Tensor],
         is_first: bool,
     ) -> Tensor:
-        """Return :meth:`member` of matrices at these distances, for which ``near`` gives members."""
+        """Return :meth:`member` for these distances; ``near`` computes the members."""
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
@@ -334,7 +334,7 @@ class InSet(OfWeight):
         )
 
     def _set_name(self) -> str:
-        """Return what a weight of the set is, for a message."""
+        """Return the description of a member, for a message."""
         return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
@@ -345,16 +345,16 @@ class InSet(OfWeight):
 
 
 def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
-    """Return ``near``; X where the two differ by at most 32 rounding errors, or one of half precision."""
+    """Return ``near``, but X where both differ by at most 32 rounding errors, or one of half precision."""
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
-    # Not `move > ...`: where that is NaN, the matrix stays, too.
+    # Not `move > ...`: the matrix also stays if `move` is NaN.
     return torch.where((move > limit * size)[..., None, None], near, X)
 
 
 def by_map_alone(constraint: nn.Module) -> str:
-    """Return the refusal of a constraint that has no projection for the steps of an optimizer."""
+    """Return the error message of a constraint that cannot be held after the step, having no projection."""
     return (
         "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
         f"{type(constraint).__name__}, whose weight its map alone holds. Leave out the optimizer, to hold "

@@ -1,4 +1,4 @@
-"""How PyTorch holds what a constraint is about: gates, kernels, wide matrices, slices."""
+"""How a weight contains the matrices of a constraint: gates, kernels, wide matrices, slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spectral_param.errors import NotAMatrixError, NotSquareError
 
 
 class Layout(NamedTuple):
-    """The way from a weight to the matrices ``(..., m, n)``, m ≥ n, that a constraint sees, and back."""
+    """The conversion of a weight to the matrices ``(..., m, n)``, m ≥ n, of a constraint, and back."""
 
     gates: int = 1  # Blocks on top of each other, or the groups of a convolution.
     kernel: tuple[int, ...] = ()  # The size of a kernel.
@@ -42,15 +42,15 @@ class Layout(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """The way from a weight of any shape to its slices, each a matrix of one row, and back.
+    """The conversion of a weight of any shape to its slices, each a matrix of one row, and back.
 
-    The matrices have the shape ``(1, k)`` for a weight that is one slice, with a dimension before these for
-    the gates, and one for the slices.
+    A weight that is one slice becomes one matrix of shape ``(1, k)``. Gates and slices add a batch dimension
+    each.
     """
 
     gates: int  # Blocks along the first axis.
-    shape: tuple[int, ...]  # Of the weight.
-    axis: int | None  # Of a block, along which the slices lie; None for one slice.
+    shape: tuple[int, ...]  # The shape of the weight.
+    axis: int | None  # The axis of a block along which the slices lie; None for one slice.
 
     def split(self, W: Tensor) -> Tensor:
         """Return the slices of a weight."""
@@ -75,7 +75,7 @@ class Slices(NamedTuple):
         return W.flatten(0, 1) if is_gated else W
 
 
-#: One matrix, or a batch, as it is.
+#: The weight is the matrix, or the batch.
 PLAIN = Layout()
 
 
@@ -102,7 +102,7 @@ def layout_of(
         m, columns = columns, m
     n = columns * math.prod(kernel)
     if n == 1 and W.ndim > 2 and not kernel_dims:
-        # As a batch of columns each number would be constrained separately.
+        # A vector is one row: as a batch of columns, each number would be constrained separately.
         raise NotSquareError(
             f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
             "1 has. Use spectral_param.constrain, which knows kernels."
@@ -142,7 +142,7 @@ def _axes(count: int) -> str:
 
 
 def _no_stack(name: str, shape: tuple[int, ...], gates: int, rows: str) -> str:
-    """Return the message for a weight whose rows are no stack of gates."""
+    """Return the message for a number of rows that is no multiple of the gates."""
     return (
         f"{name}: expected {gates} gates, so a weight (..., {gates}*{rows}, n), got "
         f"shape {shape}. Pass gates = number of rows / rows of one block. Transpose a weight that "

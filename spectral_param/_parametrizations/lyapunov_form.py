@@ -35,10 +35,9 @@ from spectral_param.functional._scaled_norm import CONDITION
 
 Metric = Literal["full", "diagonal"]
 
-# By how much a weight is moved inside, relatively, if no quadratic form is found for it: the first that
-# will do.
-_ROOMS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-# By which part of what it exceeds an abscissa by a weight is moved beyond the bound.
+# Relative distances to move a weight inside, tried in order until a quadratic form is found.
+_MARGINS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+# A weight is moved beyond the bound by this fraction of its excess over an abscissa.
 _INSIDE = 0.01
 
 
@@ -71,12 +70,12 @@ class LyapunovForm(Searched, Bounded):
         radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
             of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
             registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
-        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x;
-            otherwise as ``radius``, and not together with it.
-        growth: A bound g ≥ 1 of the growth before the decay: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in
-            continuous time :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. It holds for all originals. g = 1 makes W/r a
-            contraction; the original is then K alone. ``None``, the default, is no bound;
-            with ``metric="diagonal"`` it is 1e12.
+        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x. It
+            takes the same values as ``radius``; only one of them can be given.
+        growth: A bound g ≥ 1 of the transient growth: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous time
+            :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. g = 1 makes W/r a contraction;
+            the original is then K alone. ``None``, the default, is no bound; with ``metric="diagonal"`` it is
+            1e12.
         metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` proves it of
             networks, too, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for every
             input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With an
@@ -95,39 +94,41 @@ class LyapunovForm(Searched, Bounded):
     matrices using linear dissipative Hamiltonian systems" (2017).
 
     A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
-    reach the bound and leave it again, slowly: no smooth map onto this set has a derivative there that leads
-    inside. (With ``SpectralRadiusNorm(mode="at_most")`` it gets stuck.) To train along the bound hold the
-    weight after the step, by ``SpectralRadiusNorm(r, "at_most")`` and ``optimizer=``. Take
-    :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
+    reach the bound and leave it again, slowly: on the bound, the derivative towards the inside is zero, as
+    for every smooth map onto this set. (With ``SpectralRadiusNorm(mode="at_most")`` the weight gets stuck.)
+    To train along the bound hold the weight after the step, by ``SpectralRadiusNorm(r, "at_most")`` and
+    ``optimizer=``. Take :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or
+    bound each eigenvalue.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)``
-    is K above S; in continuous time that of shape ``(..., 3n, n)`` is Y, Z and X.
+    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is
+    K above S; in continuous time it has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
 
     Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
-    continuous time), and then moved inside until a quadratic form is found. An eigenvalue on the bound that
-    is defective, as in a Jordan block, has none. A weight within the bound keeps its value up to rounding
-    times the condition of its form. In float32, weights that are far from normal, as companion matrices, are
-    moved by several percent: registration warns. Converting the module to another precision moves them, too.
+    continuous time), and then moved inside until a quadratic form is found. A weight with a defective
+    eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the bound keeps its
+    value up to rounding times the condition of its form. In float32, weights that are far from normal, as
+    companion matrices, are moved by several percent: registration warns. Converting the module to another
+    precision moves them, too.
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal Θ, whose logarithm is the last row of
     the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
-    states h, h' of a network that see the same inputs have ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence
-    ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started from. The set has every W of
-    norm at most r, of ρ(\|W\|) ≤ r, and every block-triangular W of diagonal blocks of norm below r. The
+    states h, h' of a network with the same inputs have ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤
+    cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started from. The set contains every W of norm at most
+    r, every W with ρ(\|W\|) ≤ r, and every block-triangular W whose diagonal blocks have norms below r. The
     proof fails for feedback of the output, which changes W, and for modReLU with a positive bias, which
     jumps. A leaky network (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. The abscissa does not prove
     that dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set, and scales others by r over
-    their :func:`~spectral_param.functional.scaled_norm` (shifts them, in continuous time). Both are exact up
-    to rounding times the condition of Θ. A weight that needs a condition above about 1e5 in float32, or 1e10
-    in float64, is moved a little further inside, by a few percent at most in what was tried, where rounding
-    disturbs it less. Rounding of the weight to its dtype is accounted for, up to underflow in float16.
+    their :func:`~spectral_param.functional.scaled_norm` (shifts them, in continuous time). The result is
+    exact up to rounding times the condition of Θ. A weight that needs a condition above about 1e5 in float32,
+    or 1e10 in float64, is moved further inside, where rounding disturbs it less: by a few percent at most in
+    our tests. Rounding of the weight to its dtype is accounted for, up to underflow in float16.
     Sources: Buehner and Young, "A tighter bound for the echo state property" (2006); Revay and Manchester,
     "Contracting implicit recurrent neural networks" (2020).
 
-    The distance of a weight from the set is by how much its radius (abscissa) exceeds the bound, with a
-    diagonal metric its least norm (abscissa) in diagonal coordinates; for a weight within the bound without a
-    quadratic form it is that from a weight with one. ``project`` takes such a weight, as registration
-    does.
+    The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
+    diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
+    bound without a quadratic form, the distance is measured to the nearest weight found with a form.
+    ``project`` takes the weight with which registration starts.
     """
 
     acts_after = False
@@ -162,15 +163,15 @@ class LyapunovForm(Searched, Bounded):
             return self._diagonal_map(X)
         if self.growth is None and self.abscissa is None:
             radius = self.radius
-            # A float takes no tensor, whose making costs as much as a product of small matrices.
+            # A float: creating a tensor costs as much as a product of small matrices.
             factor = radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
             return lyapunov.stable(X, factor)
-        # In double precision: it costs little beside what the bounds are for.
+        # In double precision, which costs little compared with bounding the growth.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
         return self._placed(to_like(V, X))
 
     def evaluate(self, X: Tensor) -> Map:  # type: ignore[override]
-        """Return W, for a radius without growth and for the diagonal metric by a pull-back of their own."""
+        """Return W; the gradient is hand-written for a radius without growth and for the diagonal metric."""
         if self.abscissa is not None or (X.is_complex() and self._is_diagonal()):
             return super().evaluate(X)
         if self._is_diagonal():
@@ -193,15 +194,15 @@ class LyapunovForm(Searched, Bounded):
             warn_of_gates("LyapunovForm")
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the originals, found in double precision, and by how much W exceeds the bound.
+        """Return the originals, found in double precision, and the excess of W over the bound.
 
-        That is the excess of the radius (abscissa); with a diagonal metric, that of the least norm (abscissa)
-        in diagonal coordinates. A weight within the bound may have no quadratic form, as a Jordan block on
+        It is the excess of the radius (abscissa); with a diagonal metric, of the least norm (abscissa) in
+        diagonal coordinates. A weight within the bound may have no quadratic form, as a Jordan block on
         it: then it is the largest change of an entry to a weight that has one, in units of the bound.
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
-        triple, size = self._leader(W)
+        triple, size = self._leading(W)
         bound = self._bound_at(W, size)
         excess = size - bound
         excess = torch.where(excess > rounding_tolerance(W, triple, eps), excess, 0)
@@ -209,23 +210,23 @@ class LyapunovForm(Searched, Bounded):
         return X, torch.where(excess > 0, excess, error)
 
     def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
-        """Return which matrices are within the bounds, those without a quadratic form among them."""
+        """Return which matrices are within the bounds, also if they have no quadratic form."""
         if self._is_diagonal() or self.growth is not None:
             return distance <= 0
-        size = self._leader(W)[1]
+        size = self._leading(W)[1]
         return size <= self._bound_at(W, size)
 
-    def _leader(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
+    def _leading(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
         """Return the triple whose eigenvalue is bounded, and the radius or abscissa."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
-    def moved_inside(self, W: Tensor, room: float) -> Tensor:
-        """Return matrices nearer to 0, in continuous time also to the left."""
-        inner = (1 - room) * W
+    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
+        """Return (1 - margin) W, in continuous time also shifted to the left."""
+        inner = (1 - margin) * W
         if self.abscissa is None:
             return inner
-        shift = room * frobenius(W) * identity_like(W)
+        shift = margin * frobenius(W) * identity_like(W)
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -234,7 +235,7 @@ class LyapunovForm(Searched, Bounded):
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
         if self.abscissa is not None:
-            # On the bound Y is singular, and the derivative for it zero: the weight would not come back.
+            # On the bound Y is singular and its derivative zero: training could not leave the bound.
             largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
@@ -250,7 +251,8 @@ class LyapunovForm(Searched, Bounded):
     def start(self, like: Tensor) -> Tensor:
         """Return the original of a weight with eigenvalues uniform on a disc inside the bound.
 
-        The disc has the radius 0.95 r; in continuous time 1, and it touches a - 0.05 from the left.
+        The disc has the radius 0.95 r; in continuous time it has the radius 1 and touches Re z = a - 0.05
+        from the left.
         """
         self._start_bound()
         W = init.disc_(torch.empty_like(like))
@@ -266,7 +268,7 @@ class LyapunovForm(Searched, Bounded):
 
     @torch.no_grad()
     def certificate(self, X: Tensor) -> Certificate:
-        """Return the quadratic form that the original carries, and the bound of the growth that it proves.
+        """Return the quadratic form in the original, and the bound of the growth that the form proves.
 
         :func:`spectral_param.analysis.lyapunov_certificate` finds one for any stable matrix.
 
@@ -315,7 +317,7 @@ class LyapunovForm(Searched, Bounded):
         return (1 if self.abscissa is None else 2) * n + 1 if self._is_diagonal() else self._blocks() * n
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
-        """Return V of radius at most 1, or of abscissa at most 0, for a result rounded to ``eps``."""
+        """Return V of radius at most 1, or of abscissa at most 0, also after rounding to ``eps``."""
         if self.abscissa is not None:
             return lyapunov.dissipative(X, self.growth, eps)
         if self.growth is not None:
@@ -347,13 +349,13 @@ class LyapunovForm(Searched, Bounded):
                 least = min(least, error)
                 yield Attempt(original, rounded, error <= close and rounded <= 10 * close)
 
-        def rooms() -> Iterator[tuple[float, Iterator[Attempt]]]:
-            for room in _ROOMS:
-                shift = room * frobenius(V) * identity_like(V)
-                inner = V * (1 - room) if self.abscissa is None else V - shift
+        def at_margins() -> Iterator[tuple[float, Iterator[Attempt]]]:
+            for margin in _MARGINS:
+                shift = margin * frobenius(V) * identity_like(V)
+                inner = V * (1 - margin) if self.abscissa is None else V - shift
                 yield float((inner - V).abs().max()), attempts(inner)
 
-        best = nearest(rooms())
+        best = nearest(at_margins())
         return (V.new_empty(0) if best is None else best.originals), least
 
     def _read(self, X: Tensor) -> Tensor:
@@ -363,7 +365,7 @@ class LyapunovForm(Searched, Bounded):
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
-        """Return originals of V, each one closer than that before it, unless V is outside."""
+        """Yield originals of V, each with a smaller error than the one before, unless V is outside."""
         discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
         P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
@@ -373,7 +375,7 @@ class LyapunovForm(Searched, Bounded):
         if self.growth is not None:
             P = lyapunov.with_condition(P, self.growth)
         originals, target = [], V
-        for _ in range(3):  # The maps make room for rounding. Each round divides what that changes.
+        for _ in range(3):  # The maps shrink V for rounding. Each round undoes more of the shrinkage.
             if self.abscissa is not None:
                 try:
                     X = lyapunov.dissipative_inverse(target, P, self.growth)
@@ -392,7 +394,7 @@ class LyapunovForm(Searched, Bounded):
     # The diagonal metric ---------------------------------------------------------------------------
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: of a full metric the search is slow."""
+        """Return why no optimizer can hold a weight: with a full metric the search is slow."""
         return None if self._is_diagonal() else super().refusal()
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
@@ -402,7 +404,7 @@ class LyapunovForm(Searched, Bounded):
         return inside(W, bounds, self._condition(), self.abscissa is None, eps)
 
     def _is_diagonal(self) -> bool:
-        """Return whether Θ is trained: with a growth of 1 it is the identity."""
+        """Return whether Θ is trained: with a growth of 1, Θ is the identity."""
         return self.metric == "diagonal" and self.growth != 1
 
     def _condition(self) -> float:
@@ -423,7 +425,7 @@ class LyapunovForm(Searched, Bounded):
         return to_like(self._placed(V), X)
 
     def _search_diagonal(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the originals of matrices, and by how much they exceed the bound in diagonal coordinates."""
+        """Return the originals of matrices, and their excess over the bound in diagonal coordinates."""
         exact = to_double(W.detach().cpu())
         matrices = exact.reshape(-1, *W.shape[-2:])
         if isinstance(getattr(self, self._bound), str):

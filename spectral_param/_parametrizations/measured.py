@@ -1,4 +1,4 @@
-"""A set of matrices of one measured size: their spectral radius, norm or abscissa."""
+"""A set of matrices with a given spectral radius, norm or abscissa, here called their *size*."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from spectral_param._scale import change_and_size
 
 
 class Measurement(NamedTuple):
-    """What is measured of matrices.
+    """The size of matrices, and how it was found.
 
     Attributes:
         size: Of each matrix.
-        rounding: How far rounding errors of the entries move the size.
-        leader: What :meth:`Measured.made` takes for these matrices, if it is known.
+        rounding: The change of the size by rounding errors of the entries.
+        solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
     """
 
     size: Tensor
     rounding: Tensor | float
-    leader: Any = None
+    solution: Any = None
 
 
 class Measured(Bounded):
-    """A constraint that moves matrices by what it measures of them.
+    """A constraint that scales or shifts matrices according to their size.
 
-    The map is its own projection: W is an original of what the map makes of it, and a member of the set is
-    its own original. The distance is by how much the size differs from the bound, or exceeds it.
+    The map is a projection: a member of the set is its own original. The distance is the difference of the
+    size from the bound, or its excess.
     """
 
-    #: By how many rounding errors a size may differ from its bound before a matrix is moved.
+    #: A size may differ from its bound by this many rounding errors before a matrix is moved.
     ROUNDINGS: ClassVar[int]
 
     assignable_after = True
@@ -47,12 +47,12 @@ class Measured(Bounded):
         """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
         raise NotImplementedError
 
-    def made(self, T: Tensor, leader: Any) -> Map:
-        """Return T scaled or shifted to the bound, by the leader that :meth:`measure` has found of T."""
+    def made(self, T: Tensor, solution: Any) -> Map:
+        """Return T scaled or shifted to the bound, by the solution that :meth:`measure` found for T."""
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return by how much the size differs from the bound, or with ``"at_most"`` exceeds it."""
+        """Return the difference of the size from the bound; with ``"at_most"``, its excess."""
         return self._judged(W, self.measure(W, eps), eps)
 
     def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
@@ -71,31 +71,31 @@ class Measured(Bounded):
         return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
 
     def _is_exact(self) -> bool | Tensor:
-        """Return whether the size has to be the bound, for all matrices or for each."""
+        """Return whether the size has to equal the bound: one answer, or one for each matrix."""
         return self.mode == "equal"
 
     def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W with members in the place of matrices outside, which are measured once."""
+        """Return W with matrices outside replaced by members; each matrix is measured once."""
         measured = self.measure(W, eps)
-        near = functools.partial(self.near, leader=measured.leader)
+        near = functools.partial(self.near, solution=measured.solution)
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
-    def near(self, W: Tensor, leader: Any = None) -> Tensor:
-        """Return matrices scaled or shifted as a read does; where rounding explains that, as they are.
+    def near(self, W: Tensor, solution: Any = None) -> Tensor:
+        """Return matrices scaled or shifted as in a read, but unchanged if they are members up to rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
-            leader: What :meth:`measure` has found of them, if it has.
+            solution: The field of the measurement of W, if W has been measured.
         """
-        made = (self.evaluate(W) if leader is None else self.made(W, leader)).value
+        made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
         return torch.where(self._stays(W, made)[..., None, None], W, made)
 
     def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices; one that would move by rounding keeps its bits."""
+        """Return members near finite matrices. A matrix that would move only by rounding keeps its bits."""
         return moved(W, self.near(W), eps)
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
-        """Return which matrices differ by rounding from those that the map makes; none with NaN."""
+        """Return which matrices differ only by rounding from their images; False for NaN."""
         change, size = change_and_size(W, made)
         return change <= self._least_change(W.dtype) * size
 
@@ -108,7 +108,7 @@ class Measured(Bounded):
         return W.clone()
 
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
-        """With ``"at_most"``, make the weight the original: from the bound it can come back inside."""
+        """With ``"at_most"``, make the weight the original, which can leave the bound in training."""
         if self.mode == "at_most":
             with torch.no_grad():
                 W = self.evaluate(at_least_float32(T)).value

@@ -1,4 +1,4 @@
-"""The memory of a constrained weight: the last read, and what a later read or backward pass takes from it.
+"""The memory of a constrained weight: the last read, for later reads and backward passes.
 
 A constraint is evaluated once after each change of what its weight depends on:
 
@@ -9,9 +9,9 @@ A constraint is evaluated once after each change of what its weight depends on:
 Gradients of all reads are summed, and pulled back to the originals once: a loop over time may read the weight
 in each step. A read is a copy of the weight of one node, which sums them.
 
-Originals are copied first, and the copies are evaluated. So a write from elsewhere during a read (another
-thread, shared memory) makes at most that read old: the next one finds originals that differ from the copies.
-The state is copied before :meth:`Parametrization.evaluate` reads it, for the same reason.
+Originals are copied first, and the copies are evaluated. So a write by another thread or process during a
+read makes at most this read outdated: the next one finds originals that differ from the copies. The state is
+copied before :meth:`Parametrization.evaluate` reads it, for the same reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spectral_param._context import HALF
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
-# The hooks that save the tensors of a graph, or None. torch 2.6 cannot say which: there may be some.
+# The active hooks on saved tensors, or None. torch 2.6 cannot tell, so it counts as having some.
 _top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
@@ -43,14 +43,14 @@ _top_hooks: Callable[[bool], Any] = (
 _memcmp = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Address and version of a tensor. If they differ, the tensor has changed. If they are equal, it may have
-# changed, too: writes through `.data` leave the version alone.
+# Address and version of a tensor. A tensor with another address or version has changed. With the same ones it
+# may have changed, too: writes through `.data` keep the version.
 _Mark = tuple[int, int] | None
 _NO_MARKS: tuple[_Mark, ...] = ()
 
 
 class State(NamedTuple):
-    """What a weight depends on beside its originals."""
+    """All that a weight depends on except its originals."""
 
     # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
     # each is in training and depends on that.
@@ -59,29 +59,29 @@ class State(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """One evaluation: all that it depended on, and what it gave."""
+    """One evaluation: its arguments and its result."""
 
-    marks: tuple[_Mark, ...]  # Those of the originals.
-    originals: tuple[Tensor, ...]  # Copies: what was evaluated, without its graph.
-    exact: tuple[Tensor, ...]  # The same as :meth:`Parametrization.evaluate` got them.
-    state: State  # With copies of its values.
+    marks: tuple[_Mark, ...]  # Marks of the originals.
+    originals: tuple[Tensor, ...]  # Copies of the originals, without their graph.
+    exact: tuple[Tensor, ...]  # The copies as :meth:`Parametrization.evaluate` got them.
+    state: State  # The state, with copies of its values.
     matrices: Tensor  # The value of the map.
-    weight: Tensor  # The same as PyTorch holds it.
+    weight: Tensor  # The value as a weight of PyTorch.
     pull_back: PullBack
     reference: Callable[..., Tensor]
-    unwritten: list[Tensor]  # Made by the first read without a graph on the host; nothing writes to it.
+    unwritten: list[Tensor]  # Created by the first read without a graph on the host, and never written to.
 
     def copy(self) -> Tensor:
         """Return the weight without a graph, on the host copied at the first write."""
         if not self.weight.is_cpu:
-            # Kernels of CUDA for lists of tensors, as those of optimizers, write without copying.
+            # CUDA kernels for lists of tensors, as in optimizers, write without this copy.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
-            # Not the weight itself: the pull-back may hold an array of numpy that views its memory, which is
-            # freed once all tensors that share it have been written to.
+            # A clone: the backward pass may hold a numpy view of the weight's memory, which is freed once all
+            # tensors that share it have been written to.
             with torch.inference_mode(False), torch.no_grad():
                 unwritten = self.weight.clone(memory_format=torch.contiguous_format)
-                unwritten._lazy_clone()  # Before another thread has it: the first clone changes the original.
+                unwritten._lazy_clone()  # Before others see it: the first lazy clone changes the original.
             self.unwritten.append(unwritten)
         # Its memory is copied at the first write to it, be it through `.data`, a view, numpy or DLPack.
         copy: Tensor = self.unwritten[0]._lazy_clone()
@@ -90,12 +90,12 @@ class _Read(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Shared:
-    """What reads of one evaluation share: the node at which their gradients are summed."""
+    """The graph node shared by all reads of one evaluation, which sums their gradients."""
 
     read: _Read  # Another thread may have made a newer one.
-    originals: tuple[Tensor, ...]  # Not copies: what the gradients are for.
+    originals: tuple[Tensor, ...]  # The originals themselves, which get the gradients.
     needed: tuple[bool, ...]
-    weight: Tensor  # A view of the node's value, or that in another precision. Reads are copies.
+    weight: Tensor  # The node's value in the dtype of the weight. Reads are copies.
 
 
 class Memory:
@@ -103,7 +103,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        # Only the graphs of reads keep it: a hook on an original may know the model, and so this memory.
+        # Weak: a hook on an original may refer to the model, and so to this memory, in a cycle.
         self.shared: Callable[[], _Shared | None] = _nothing
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -116,7 +116,7 @@ class Memory:
     ) -> Tensor:
         """Return the weight for plain originals. The constraint is evaluated if something has changed.
 
-        ``context`` is that of :func:`spectral_param._context.plain`.
+        ``context`` is the result of :func:`spectral_param._context.plain`.
         """
         last, shared = self.last, self.shared()
         # The parametrization before this one returns a new tensor at each read.
@@ -163,7 +163,7 @@ _requires_grad = operator.attrgetter("requires_grad")
 
 
 def _nothing() -> None:
-    """Return None, as a weak reference to what is gone."""
+    """Return None, like a weak reference whose object is gone."""
 
 
 def _mark(t: Tensor) -> _Mark:
@@ -172,7 +172,7 @@ def _mark(t: Tensor) -> _Mark:
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
-    """Return whether originals of the same marks, and the state, still have the values of the last read."""
+    """Return whether originals of unchanged marks, and the state, still have the last read's values."""
     asked: list[Tensor] = []
     if not _are_same(originals, last.originals, asked):
         return False
@@ -202,7 +202,7 @@ def _evaluated(
         a gradient is wanted.
     """
     with _undisturbed(context):
-        # Clones with a graph: gradients are pulled back to them, and through them if nothing is remembered.
+        # Clones with a graph: gradients go back to the clones, and through them if nothing is remembered.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
         for t in copies:
@@ -214,12 +214,13 @@ def _evaluated(
         if state is None:
             W = constraint.reference(*exact)
         else:
-            # Copied first: what evaluate writes to a buffer, as a latch, makes the next read evaluate again.
+            # Copied before evaluate, which may write to a buffer (a latch): then the next read evaluates
+            # again.
             state = State(state.structure, [buffer.detach().clone() for buffer in state.buffers])
-            # Of frozen originals no graph is kept.
+            # Frozen originals need no graph.
             with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
                 known: Map = constraint.evaluate(*seen)
-            # A weight whose bound is not reached is its original, and needs no node.
+            # Below a bound the weight equals its original, and needs no node.
             W = exact[0] if known.value is seen[0] else attach(known._replace(is_private=True), *exact)
         matrices = W.detach()
         weight = matrices
@@ -228,13 +229,13 @@ def _evaluated(
             weight = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
-        # load_state_dict(assign=True) has put other originals in the place of the registered ones.
+        # load_state_dict(assign=True) has replaced the registered originals.
         constraint._become_like(W)
     if state is None:
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
     pull_back = known.pull_back
-    if isinstance(pull_back, Recorded):  # Its graph ends with the reads.
+    if isinstance(pull_back, Recorded):  # The graph is freed with the reads.
         pull_back = Recorded(pull_back.function, seen)
     read = _Read(marks, values, seen, state, matrices, weight, pull_back, known.reference, [])
     if not W.requires_grad:
@@ -245,7 +246,7 @@ def _evaluated(
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
-    """Return what reads share when that of the evaluation is gone, or is for other originals."""
+    """Return a new shared node if the evaluation's is gone, or belongs to other originals."""
     exact = tuple(map(torch.clone, originals))
     if last.exact is not last.originals:
         exact = constraint._exact(exact)
@@ -267,7 +268,7 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
     if hooked:
-        # Hooks, as those of torch.utils.checkpoint, see nothing of a first read, as of a second one.
+        # Hooks, as of torch.utils.checkpoint, must not see a first read, because they see no second one.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
     stack.enter_context(context)
     return stack
@@ -278,7 +279,7 @@ def _as_it_is(t: Tensor) -> Tensor:
 
 
 def frozen(module: nn.Module) -> Any:
-    """Return the module as it is now, which nothing that is set or written to later reaches."""
+    """Return a copy of the module that later writes and assignments do not reach."""
     clone: Any = object.__new__(type(module))
     content = vars(clone)
     content.update(vars(module))
@@ -299,7 +300,7 @@ def state_of(constraint: nn.Module) -> State | None:
     """Return the state, with the values themselves.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters beside the originals, or on a
+        None if the weight depends on more than can be seen: on parameters other than the originals, or on a
         module of another library.
     """
     parts: list[nn.Module] = [constraint]
@@ -328,8 +329,8 @@ def state_of(constraint: nn.Module) -> State | None:
 def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[Tensor]) -> bool:
     """Return whether tensors are equal in each entry.
 
-    For tensors on a device, the comparison is appended to ``asked`` instead of waited for. A sparse tensor
-    has no such comparison and counts as changed.
+    For tensors on a device, the comparison is appended to ``asked``, and the host does not wait. A sparse
+    tensor has no such comparison and counts as changed.
     """
     if len(tensors) != len(others):
         return False

@@ -1,4 +1,4 @@
-"""The set that several maps share: all matrices with orthonormal columns."""
+"""The set of all matrices with orthonormal columns, which several constraints have."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from spectral_param._sets import orthonormal
 
 
 class Orthonormal(Parametrization):
-    """A constraint whose set has all matrices with orthonormal columns, unless a subclass says otherwise.
+    """A constraint whose set, unless a subclass redefines it, has all matrices with orthonormal columns.
 
     The distance is ‖WᴴW - I‖ in the Frobenius norm, a bound of every |σᵢ² - 1| for the singular values σᵢ.
     The projection is the nearest member, the polar factor.
     """
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖, of which 10·n·eps may be rounding: products of members count as members.
+        """Return ‖WᴴW - I‖, and its resolution 10·n·eps, so that products of members count as members.
 
-        Of entries in half precision it is what their rounding may be.
+        For entries in half precision the resolution is the effect of their rounding.
         """
         n, own = W.shape[-1], torch.finfo(W.dtype).eps
         rounding = 10 * n * min(eps, own) + (orthonormal.resolution(n, eps) if eps > own else 0.0)
@@ -41,14 +41,14 @@ class Orthonormal(Parametrization):
     def put_back(self, W: Tensor, eps: float) -> Tensor:
         """Return the nearest members; on a device without waiting for it.
 
-        A subclass with a set of its own gets what that says.
+        A subclass with another set uses that set's definition.
         """
         if not self._is_shared():
             return super().put_back(W, eps)
         return orthonormal.near(W, eps) if W.is_cpu else orthonormal.near_without_waiting(W, eps)[0]
 
     def shared_set(self) -> object:
-        """Return the name of the set, whatever map is asked for."""
+        """Return the name of the set, the same for all maps onto it."""
         return Orthonormal if self._is_shared() else super().shared_set()
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
@@ -57,11 +57,11 @@ class Orthonormal(Parametrization):
 
     @property
     def has_tangent(self) -> bool:
-        """Whether the set is all of it: a subclass may have another one, with a tangent of its own."""
+        """Whether the set has all these matrices; a subclass may have another set, without this tangent."""
         return self._is_shared() or type(self).tangent is not Orthonormal.tangent
 
     def _is_shared(self) -> bool:
-        """Return whether the set is that of this library: a subclass may have another one."""
+        """Return whether the set is defined by this library: a subclass outside may define another one."""
         kind = type(self)
         given = [kind.put_back, kind.near, kind.outside]
         return all(method.__module__.startswith("spectral_param.") for method in given)

@@ -1,4 +1,4 @@
-"""A frozen weight times a block-diagonal orthogonal matrix that is trained."""
+"""A frozen weight, multiplied by a trained block-diagonal orthogonal matrix."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spectral_param.functional._cayley import skew_cayley
 class Rotation(nn.Module):
     r"""A parametrization of torch: W -> RW, where R rotates the outputs of a layer block by block.
 
-    R = diag(R₁, ..., R_k) with :math:`R_j = (I + A_j)^{-1}(I - A_j)` for skew A_j. It is no constraint with
-    originals of its own: the memory of a constraint would hold three copies of the frozen weight.
+    R = diag(R₁, ..., R_k) with :math:`R_j = (I + A_j)^{-1}(I - A_j)` for skew A_j. It is not a constraint of
+    this library, whose memory would hold three copies of the frozen weight.
 
     Args:
         W: The weight.
@@ -29,9 +29,9 @@ class Rotation(nn.Module):
 
     Attributes:
         skew: The entries below the diagonal of all A_j, row by row, ``(k, b(b - 1)/2)``, in float32 or
-            better. Zero is R = I.
+            better. Zeros give R = I.
         enabled: Whether the weight is RW, or W.
-        is_merging: Whether RW is to be rounded once, for good.
+        is_merging: Whether RW is computed for merging, and rounded only once.
     """
 
     def __init__(self, W: Tensor, block_size: int, transposed_groups: int | None = None) -> None:
@@ -47,7 +47,7 @@ class Rotation(nn.Module):
 
     @full_precision
     def forward(self, W: Tensor) -> Tensor:
-        """Return RW, rounded once from float32 or better; for good, a float32 weight from float64."""
+        """Return RW, computed in float32 or better and rounded; for merging, a float32 weight in float64."""
         if not (self.enabled or self.is_merging):
             return W
         exact = to_double(W) if self.is_merging and W.dtype == torch.float32 else at_least_float32(W)
@@ -68,7 +68,7 @@ class Rotation(nn.Module):
         i = torch.arange(self.block_size, device=like.device)
         row, column = torch.maximum(i[:, None], i), torch.minimum(i[:, None], i)
         sign = torch.sign(i[:, None] - i).to(like.dtype)
-        # The diagonal is multiplied by 0: any entry will do.
+        # The diagonal is multiplied by 0, so any index is right there.
         place = row * (row - 1) // 2 + column
         A = entries[:, place.clamp(max=entries.shape[1] - 1)] * sign
         return skew_cayley(A, torch.ones_like(A[..., 0]))

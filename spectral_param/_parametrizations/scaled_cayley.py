@@ -21,15 +21,16 @@ from spectral_param.functional._cayley import cayley_inverse
 from spectral_param.functional._cayley_diagonal import choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import whole_number
 
-# Largest entry of A, and of B, with which a weight keeps its D. At most 1 is what choosing D leaves of a real
-# square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, all but one or two.
+# A weight keeps its D while the entries of A and B are at most this. A new D makes them at most 1 for a real
+# square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one or two were not
+# reached.
 _OUTGROWN = 1.5
-# Another D has to divide the largest entry at least by the inverse of this.
+# A new D is taken only if it multiplies the largest entry by at most this factor.
 _WORTH = 0.7
 
 
 class ScaledCayley(Orthonormal):
-    r"""Weight with orthonormal columns, or rows if it is wide; a square one is orthogonal (unitary).
+    r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
 
     A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
     this constraint by default for orthogonal weights.
@@ -62,8 +63,9 @@ class ScaledCayley(Orthonormal):
     Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
     Convolutional Layers with the Cayley Transform" (ICLR 2021), tall.
 
-    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration and assignment choose it, and a
-      checkpoint brings its own. T is the weight's ``original``.
+    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration, assignment and
+      :func:`spectral_param.rebase` choose D; loading a checkpoint restores the saved D. T is the weight's
+      ``original``.
     - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
 
     Registration takes the nearest weight of the set, the polar factor, and chooses D so that I + A is well
@@ -75,13 +77,14 @@ class ScaledCayley(Orthonormal):
     ``project`` takes the nearest weight of the set, the polar factor. With ``negative_ones`` a weight
     of the other determinant has at least the distance 2.
 
-    As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and W moves ever less: training from I to
-    diag(-1, -1, 1) stops on the way. Then D has to be chosen anew. ``spectral_param.rebase(model)`` does that
-    where it is time, and ``spectral_param.rebase(model, optimizer)`` by itself from then on.
+    As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and steps of T move W less and less: training
+    from I to diag(-1, -1, 1) stops on the way. A new D is then needed. ``spectral_param.rebase(model)``
+    chooses one where entries of A are large, and ``spectral_param.rebase(model, optimizer)`` repeats this
+    during training.
 
     W is orthonormal to rounding for every T. The error of a singular value is usually a few eps and can reach
-    64·√n·eps; a T with which it could be larger takes an inverse in double precision, or eigenvalues. (In
-    torch.compile and in transforms of torch.func no value may be looked at. There every single-precision T
+    64·√n·eps; a T with which it could be larger takes an inverse in double precision, or eigenvalues.
+    (torch.compile and transforms of torch.func allow no choice by values, so there every single-precision T
     takes the inverse in double precision.)
     """
 
@@ -99,7 +102,7 @@ class ScaledCayley(Orthonormal):
         self.register_buffer("signs", None)
 
     def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
-        """Return the same, with the pull-back of the transform."""
+        """Return the same, with the gradient of the transform by hand."""
         d = self._diagonal(T, theta)
         of_T = cayley.at_signs(T, d)
         if theta is None:
@@ -127,18 +130,18 @@ class ScaledCayley(Orthonormal):
             return torch.ones_like(T[..., 0, :])
         if (
             d.dtype == T.dtype and d.device == T.device and not d.is_complex()
-        ):  # The ordinary case of :func:`signs`.
+        ):  # The usual case of :func:`signs`.
             return torch.copysign(torch.ones_like(d), d)
         return signs(d, T)
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for a number of -1s that means nothing for these matrices."""
+        """Raise if ``negative_ones`` is not possible for these matrices."""
         if W.is_complex() or W.shape[-2] > W.shape[-1]:
             self._check_no_count()
         self._count(W.shape[-1])
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖, and at least 2, the distance of the nearest member, for a wrong determinant."""
+        """Return ‖WᴴW - I‖; for a wrong determinant at least 2, the distance of the nearest member."""
         distance, resolution = super().outside(W, eps)
         count = self._count(W.shape[-1])
         if count is not None:
@@ -169,7 +172,7 @@ class ScaledCayley(Orthonormal):
         """Return T = [A; B], and the phases of D for a complex W."""
         W = orthonormal.near(W)
         n = W.shape[-1]
-        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # A choice by values, column by column.
+        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # The choice of D needs values, column by column.
         if W.is_complex() or W.shape[-2] > n:
             chosen = [pivot_phases(matrix[:n]) for matrix in matrices]
         else:
@@ -200,9 +203,9 @@ class ScaledCayley(Orthonormal):
         trial = ScaledCayley(self.negative_ones)
         try:
             found = as_tuple(trial.invert(W[outgrown]))
-        except InManifoldError:  # An exceptional weight for this number of -1s.
+        except InManifoldError:  # No D has this number of -1s for such an exceptional weight.
             return False
-        # Phases, and signs of a tall weight, have no such bound.
+        # For phases, and for signs of a tall weight, a new D may give larger entries.
         better = _largest_entry(found[0]) < _WORTH * _largest_entry(exact)[outgrown]
         chosen = outgrown.clone()
         chosen[outgrown] = better
@@ -217,14 +220,14 @@ class ScaledCayley(Orthonormal):
         return True
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return the A of section 4.2, with rotation angles uniform in [0, π/2].
+        """Return A as initialized in section 4.2, with rotation angles uniform in [0, π/2].
 
         The -1s are at the end of D. ``negative_ones=None`` means n/2 of them, which spreads the eigenvalues
         over the whole unit circle. The phases of a complex D are uniform.
         """
         n = like.shape[-1]
         if like.shape[-2] > n:
-            # A random matrix with orthonormal columns: the papers have square ones only.
+            # A random matrix with orthonormal columns: the papers have square matrices only.
             return self.invert(self.near(torch.randn_like(like)))
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():

@@ -46,8 +46,8 @@ Form = Literal["exact", "paper"]
 _COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
 # Registration moves values from outside a bound to this fraction of the bound. Several eigenvalues exactly on
-# the bound can become a nearly defective one, which rounding moves beyond the bound. The bound of the
-# departure is reached only in the limit.
+# the bound can form a nearly defective eigenvalue, which rounding moves beyond the bound. The bound of the
+# departure itself is only a limit of the map.
 _INSIDE = 0.995
 
 
@@ -68,21 +68,21 @@ class SchurForm(Searched):
     Args:
         P: The parametrization of P, of this library or another, with a ``right_inverse``. It is copied; the
             given instance is not changed. ``None``, the default, is ``SkewExponential("cayley")``, as in the
-            authors' code; ``SkewExponential("henaff")`` is the other start of the expRNN paper.
+            authors' code; ``SkewExponential("henaff")`` is the other initialization of the expRNN paper.
         form: ``"exact"``, the default, or ``"paper"``.
         radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``. γ is
             the trained number, reflected at the bound. So eigenvalues can reach the bound and leave it,
             because the derivative does not vanish there. ``None``, the default: no bound. The bound holds up
             to rounding, but far from normal a rounding error changes the eigenvalues strongly: in training
             with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound must
-            hold, bound the departure, too, by a number of about the size of the radius.
+            hold, also bound the departure by a number about as large as the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
-            dh/dt = V h; otherwise as ``radius``, and not together with it. γ and θ are then the real and the
-            imaginary part of an eigenvalue.
+            dh/dt = V h. It takes the same values as ``radius``; only one of them can be given. γ and θ are
+            then the real and the imaginary part of an eigenvalue.
         departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
             non-normal part of Λ + T, which consists of T and the shears. It bounds transient growth:
             :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default: no bound.
-        delta: δ of :meth:`penalty`. The default, 1e-4, is that of the authors' experiments on copying, adding
+        delta: δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on copying, adding
             and Penn Treebank; on sequential MNIST they use 0.1.
 
     Raises:
@@ -105,10 +105,11 @@ class SchurForm(Searched):
     eigenvalues are pairs, and for odd n one is real.
 
     The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
-    LAPACK's real Schur form. The cost is that of P, plus two matrix products forward and four backward.
+    LAPACK's real Schur form. A step costs the map of P, plus two matrix products forward and four backward.
 
-    The distance of a weight from the set is by how much an eigenvalue, or the departure from normality, is
-    beyond its bound, and 0 without bounds; ``project`` takes the weight with which registration starts.
+    The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
+    normality, over its bound, and 0 without bounds; ``project`` takes the weight with which registration
+    starts.
     """
 
     pairs: Tensor | None
@@ -161,7 +162,7 @@ class SchurForm(Searched):
         return self._at(lambda *own: applied(self.P, own), originals)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return V by autograd, at the map of P."""
+        """Return V by torch's operations, with P from its own constraint's map."""
         known, of_P = frozen(self), adapted(self.P).evaluate(*map(as_real, values[self._count :]))
         return recorded(
             lambda *originals: known._at(functools.partial(attach, of_P), originals),
@@ -181,9 +182,9 @@ class SchurForm(Searched):
         check_real(W, "SchurForm", _COMPLEX)
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return T, γ, θ, log s and the originals of P, and by how much a bound is exceeded.
+        """Return T, γ, θ, log s and the originals of P, and the largest excess over a bound.
 
-        They are those of LAPACK's real Schur decomposition. Without bounds the set has all matrices.
+        The originals come from LAPACK's real Schur decomposition. Without bounds the set has all matrices.
         """
         P, S = real_schur(W)
         rounding = max(eps, self._eps_of(W))
@@ -214,7 +215,7 @@ class SchurForm(Searched):
         return *own[: self._count], *P_originals
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return n² for each matrix, n(n-1)/2 of them for P, without those of frozen originals."""
+        """Return n² for each matrix (n(n-1)/2 of them for P), minus the numbers of frozen originals."""
         blocks, P_originals = self._blocks(originals)
         n = blocks.T.shape[-1]
         rows, pairs = blocks.real.numel(), int(blocks.pairs.sum())
@@ -246,7 +247,7 @@ class SchurForm(Searched):
 
     @torch.no_grad()
     def eigenvalues(self, *originals: Tensor) -> Tensor:
-        """Return the eigenvalues of V, which are those of the blocks of Λ.
+        """Return the eigenvalues of V, computed from the blocks of Λ.
 
         Args:
             originals: The tensors that the optimizer trains.
@@ -287,7 +288,7 @@ class SchurForm(Searched):
 
     @property
     def _count(self) -> int:
-        """The number of originals before those of P."""
+        """The number of originals before the originals of P."""
         return 4 if self.form == "exact" else 3
 
     def _folded(self, gamma: Tensor) -> Tensor:
@@ -300,7 +301,7 @@ class SchurForm(Searched):
         originals = tuple(map(as_real, originals))
         T, gamma, theta, *rest = originals[: self._count]
         pairs = starts_of_pairs(self.pairs.to(T.device))
-        # Beyond this, squares of exp(log s) overflow.
+        # Above this, squares of exp(log s) overflow.
         most = math.log(torch.finfo(T.dtype).max) / 2.2
         log_shear = rest[0].clamp(-most, most) if rest else torch.zeros_like(gamma)
         if self.abscissa is not None:
@@ -319,28 +320,28 @@ class SchurForm(Searched):
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
         return sign * torch.hypot(blocks.real, blocks.imag), theta
 
-    def _moved_inside(self, blocks: SchurBlocks, room: float = 0.0) -> SchurBlocks:
-        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - room`` of the bound."""
+    def _moved_inside(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
+        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - margin`` of the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
-            target = self.abscissa - room * modulus
+            target = self.abscissa - margin * modulus
             return blocks._replace(real=torch.where(blocks.real > self.abscissa, target, blocks.real))
         if self.radius is None:
             return blocks
-        factor = torch.where(modulus > self.radius, (1 - room) * self.radius / modulus, 1)
+        factor = torch.where(modulus > self.radius, (1 - margin) * self.radius / modulus, 1)
         return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
     def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
-        """Return blocks that keep the bounds after the map has scaled their departure, and the excess before.
+        """Return blocks whose image under the map keeps the bounds, and the excess of the given blocks.
 
-        The excess is the larger one of those of an eigenvalue and of the departure, 0 within rounding.
+        The excess is the larger one of two: of an eigenvalue and of the departure, each 0 within rounding.
         """
         moved = self._moved_inside(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
         distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
         outside = distance > self._eigenvalue_tolerance(W, distance, eps)
         excess = torch.where(outside, distance, 0).amax(dim=-1)
-        farther = self._moved_inside(blocks, room=1 - _INSIDE)
+        farther = self._moved_inside(blocks, margin=1 - _INSIDE)
         moved = moved._replace(
             real=torch.where(outside, farther.real, moved.real),
             imag=torch.where(outside, farther.imag, moved.imag),
@@ -353,9 +354,9 @@ class SchurForm(Searched):
         ratio = departure(unit).sqrt() * scale / self.departure
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
-        # Relative distance from the bound, where the map is not invertible, that rounding needs.
-        room = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
-        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - room)
+        # On the bound the map is not invertible; rounding needs this relative distance from it.
+        margin = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
+        inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - margin)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
         moved = scale_departure(moved, torch.where(ratio > 0, factor, 1))
         return moved, torch.maximum(excess, beyond.reshape(excess.shape))
@@ -393,7 +394,7 @@ class SchurForm(Searched):
             except ValueError as error:
                 failure = error
                 continue
-            # Two matrices of different determinant are at least 2 apart.
+            # Orthogonal matrices of different determinants have a distance of at least 2.
             with torch.no_grad():
                 distance = torch.linalg.matrix_norm(applied(self.P, originals) - target)
             if bool((distance < 1).all()):

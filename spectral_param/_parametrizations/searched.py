@@ -1,4 +1,4 @@
-"""A set of matrices whose members are found together with their originals."""
+"""Sets whose members are found by a search for originals."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_tuple
 
-# By which part a matrix is moved towards the middle of the set: the first that is enough.
-_ROOMS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
-# Registration warns of a member of which an entry moves by more than this part of the largest one.
+# A matrix is multiplied by 1 minus these numbers, in order, until the search finds originals.
+_MARGINS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
+# Registration warns if an entry moves by more than this fraction of the largest entry.
 _NOTICED = 1e-3
 
 
 class Searched(Parametrization):
-    """A constraint that searches the originals of a member near a matrix, and so learns how near it is."""
+    """A constraint whose search for originals of a member near a matrix also gives the distance."""
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
-        """Return originals of members near W, and how far W is outside, 0 for what rounding may explain.
+        """Return originals of members near W, and how far W is outside the set, 0 within rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
@@ -30,17 +30,17 @@ class Searched(Parametrization):
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return what the search says."""
+        """Return the distance that the search finds."""
         return self.search(W, eps)[1], 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return what the map makes of the originals that are found, of a matrix farther inside if need be.
+        """Return the members of the originals found, if need be for matrices farther inside.
 
-        The search may find no originals of a matrix on the boundary, although the map has just made it.
+        For a matrix on the boundary the search may fail, even if this matrix is a value of the map.
         """
         eps = self._eps_of(W)
-        for room in _ROOMS:
-            originals, _ = self.search(self.moved_inside(W, room), eps)
+        for margin in _MARGINS:
+            originals, _ = self.search(self.moved_inside(W, margin), eps)
             member = self.evaluate(*as_tuple(originals)).value
             if not bool((self.search(member, eps)[1] > 0).any()):
                 break
@@ -50,16 +50,16 @@ class Searched(Parametrization):
         """Return why no optimizer can hold a weight: the search is slow, and a member lies inside the set."""
         return by_map_alone(self)
 
-    def moved_inside(self, W: Tensor, room: float) -> Tensor:
-        """Return matrices nearer to the middle of the set by this part, for :meth:`near`."""
-        return (1 - room) * W
+    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
+        """Return (1 - margin) W, or another matrix farther inside, for :meth:`near`."""
+        return (1 - margin) * W
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals that are found."""
+        """Return the originals that the search finds."""
         return self.search(W, self._eps_of(W))[0]
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals, which are searched once."""
+        """Return the originals, from a single search."""
         originals, distance = self.search(W, eps)
         if is_first:
             self._warn_if_moved(W, as_tuple(originals), eps, distance)
@@ -68,17 +68,17 @@ class Searched(Parametrization):
         return originals
 
     def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
-        """Return which matrices a user takes for members, for :meth:`adopt`: those at the distance 0."""
+        """Return which matrices are at the distance 0, and count as members in :meth:`adopt`."""
         return distance <= 0
 
     def _keeps_value(self) -> str:
-        """Return what else keeps the value of a weight that registration moves, for a message."""
+        """Return advice on how to keep the value of a weight that registration moves, for a message."""
         return ""
 
     def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], eps: float, distance: Tensor) -> None:
-        """Warn of members whose originals, once rounded, give another weight.
+        """Warn of members whose originals give another weight after rounding.
 
-        In half precision originals have two or three digits, and each weight moves.
+        No warning in half precision: originals have two or three digits there, and every weight moves.
         """
         if self.dtype in HALF:
             return

@@ -45,18 +45,18 @@ class SignPattern(Parametrization):
     :math:`W^{+}`.
 
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
-    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The other order
-    does not keep the spectral radius: changed signs change the eigenvalues.
-    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If it follows, the diagonal of the pattern
-    has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal smaller).
-    :func:`spectral_param.constrain` checks that.
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The reverse
+    order does not keep the spectral radius: changed signs change the eigenvalues.
+    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If it follows in the list, the diagonal of
+    the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal smaller).
+    :func:`spectral_param.constrain` checks this condition.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
     T = W; registration first sets entries of the wrong sign to zero.
 
-    The distance of a weight from the set is its largest entry of a wrong sign; ``project`` takes the
-    nearest weight of the set, with zeros in place of such entries.
+    The distance of a weight from the set is the largest modulus of an entry of the wrong sign; ``project``
+    takes the nearest weight of the set, with zeros in place of such entries.
     """
 
     pattern: Tensor
@@ -107,7 +107,7 @@ class SignPattern(Parametrization):
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""
-        self.pattern = self.pattern.to(W.device)  # A read does not move it again.
+        self.pattern = self.pattern.to(W.device)  # So that no read has to move it.
         return W.clone()
 
     def _is_wrong(self, W: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class SignPattern(Parametrization):
     def _check_size(self, W: Tensor) -> None:
         pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
         fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
-        # Both parts are as long: torch 2.6 does not compile a zip of others.
+        # The lengths are equal: torch 2.6 compiles no other zip.
         if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "

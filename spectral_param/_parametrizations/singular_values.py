@@ -34,8 +34,8 @@ class SingularValues(Searched):
 
     Args:
         margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
-            stays inside the interval; for a large f, see below (20 in float32), σ rounds to the edge, where
-            the gradient is zero. The default, 0.01, is that of the authors' code.
+            stays inside the interval. For a large trained number f (see below; 20 in float32), σ rounds to
+            the edge, where the gradient is zero. The default is 0.01, as in the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.
@@ -49,19 +49,19 @@ class SingularValues(Searched):
     and the margin m. No singular value decomposition is differentiated, so equal singular values, as in the
     paper's initialization, cause no problem.
 
-    The originals are those of :class:`spectral_param.Householder` for U, the same for V, and f:
+    The originals are the originals of :class:`spectral_param.Householder` for U, then for V, and f:
     ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
 
-    The weight has any shape. A tall one, ``(..., m, n)``, has a U of n orthonormal columns; a wide one is the
-    transpose of a tall one. Registration computes the singular value decomposition and moves singular values
-    from outside the interval to 0.99 of the margin. (For real weights and center 1,
+    The weight has any shape. For a tall weight, ``(..., m, n)``, U has n orthonormal columns; a wide weight
+    is the transpose of a tall one. Registration computes the singular value decomposition and moves singular
+    values from outside the interval to 0.99 of the margin. (For real weights and center 1,
     ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
     together. Then registration takes ``init="paper"``, which is random, and only the weight of the last
     evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
 
-    The distance of a weight from the set is by how much a singular value is outside the interval;
+    The distance of a weight from the set is the largest distance of a singular value from the interval;
     ``project`` clips them, which gives the nearest weight of the set.
     """
 
@@ -93,7 +93,7 @@ class SingularValues(Searched):
         return (U * (self.center + self.margin * torch.tanh(f / 2))[..., None, :]) @ V.mH
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and its originals: this one, and those of U and V."""
+        """Return pairs of a constraint and its originals, for this constraint and for U and V."""
         left, right, _ = _factors(originals)
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
@@ -102,17 +102,17 @@ class SingularValues(Searched):
         self.left.check_matrices(W)
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the originals of U, of V, and f, and by how much singular values are outside the interval.
+        """Return the originals of U and V, and f; and the distances of singular values from the interval.
 
-        Those outside are moved to 0.99 of the margin, because the map is flat on the bound.
+        Singular values outside are moved to 0.99 of the margin, because the map is flat on the bound.
 
         Raises:
             InManifoldError: For fewer reflections than columns, which cannot be computed from W.
         """
         U, sigma, Vh, excess = self._decomposed(W, eps)
         t = (sigma - self.center) / self.margin
-        room = self._eps_of(W)
-        t = torch.where(excess > 0, EDGE * t.sign(), t).clamp(-1 + room, 1 - room)
+        rounding = self._eps_of(W)
+        t = torch.where(excess > 0, EDGE * t.sign(), t).clamp(-1 + rounding, 1 - rounding)
         left, right = as_tuple(self.left.invert(U)), as_tuple(self.right.invert(Vh.mH))
         return (*left, *right, 2 * torch.atanh(t)), excess.amax(dim=-1)
 
@@ -127,11 +127,11 @@ class SingularValues(Searched):
         return moved(W, self.near(W), eps)
 
     def refusal(self) -> str | None:
-        """Return None, since clipping singular values needs no search; a reason for few reflections."""
+        """Return None: clipping singular values needs no search. With few reflections, return the reason."""
         return None if self.left.is_whole() else by_map_alone(self)
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return U, σ, Vᴴ, and by how much each σ is outside the interval, 0 within rounding."""
+        """Return U, σ, Vᴴ, and the distance of each σ from the interval, 0 within rounding."""
         n = W.shape[-1]
         count = self.left.count(n)
         if count < n:

@@ -25,9 +25,9 @@ Angles = Literal["henaff", "cayley"]
 class SkewExponential(Orthonormal):
     r"""Orthogonal weight :math:`W = B\, e^A` with a skew-symmetric A and a fixed orthogonal base B.
 
-    A tall weight has orthonormal columns, a wide one orthonormal rows. :class:`spectral_param.ScaledCayley`
-    is faster and has nearly the same set. Take this map for expRNN and, with :func:`spectral_param.rebase`,
-    for dtriv.
+    A tall weight has orthonormal columns, a wide weight orthonormal rows.
+    :class:`spectral_param.ScaledCayley` is faster and has nearly the same set. Take this map for expRNN and,
+    with :func:`spectral_param.rebase`, for dtriv.
 
     Example:
         >>> layer = torch.nn.Linear(64, 16)
@@ -46,15 +46,15 @@ class SkewExponential(Orthonormal):
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
-    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map is that of
-    geotorch's ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
+    (NeurIPS 2019), where :func:`spectral_param.rebase` moves the base in training. The map equals geotorch's
+    ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
     The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
     direction of T, and a wide one is the transpose of a tall one: Edelman, Arias and Smith, "The Geometry of
     Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis and Applications 1998).
     Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
     matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
-    the determinant of W, which is that of B. B is a buffer, float32 or better.
+    the determinant of W, which equals det B for a square weight. B is a buffer, float32 or better.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
     ``project`` takes the nearest weight of the set, the polar factor.
@@ -74,7 +74,7 @@ class SkewExponential(Orthonormal):
         return _at(base if base is None else orthogonal_unseen(base), T)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same by autograd, at the base as it is now."""
+        """Return the same, at the present base; the gradient is autograd's."""
         base = self._base_like(T)
         return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
@@ -99,7 +99,7 @@ class SkewExponential(Orthonormal):
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
         self.base = identity_like(R).expand_as(R).clone()
-        # The entries below the diagonal between two rotations are no angles.
+        # Entries of the subdiagonal between two rotations are not angles.
         angles[..., 1::2] = 0
         return torch.diag_embed(angles, -1)
 
@@ -111,7 +111,7 @@ class SkewExponential(Orthonormal):
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.evaluate(at_least_float32(T)).value  # As a read gives it, whatever the base holds.
+            W = self.evaluate(at_least_float32(T)).value  # The weight as a read returns it.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(orthonormal.polar_factor(W))

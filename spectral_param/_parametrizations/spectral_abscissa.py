@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spectral_param import init
 from spectral_param._eigen.dense import leading_eigentriple
 from spectral_param._eigen.derivative import known_value, unseen_value
-from spectral_param._eigen.triple import Leader, is_degenerate, rounding_tolerance
+from spectral_param._eigen.triple import LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
 from spectral_param._parametrizations.bound import Bound
@@ -51,16 +51,16 @@ class SpectralAbscissa(Measured):
     costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
     costs as much as the first.
 
-    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` α(W) - a where that is
-    positive. ``project`` shifts W as a read does.
+    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` max(α(W) - a, 0). ``project``
+    shifts W as a read does.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
-    - If several eigenvalues are rightmost, the gradient is that of one of them.
-    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤
-      10\sqrt{eps}`, as they are and after balancing. It has no usable derivative. The gradient then treats α
-      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    - If several eigenvalues are rightmost, the gradient of one of them is taken.
+    - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
+      both with and without balancing. It has no usable derivative. The gradient then treats α as a constant,
+      and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     ROUNDINGS = 4
@@ -74,9 +74,9 @@ class SpectralAbscissa(Measured):
         """Return T - (α(T) - a) I, or T where the mode does not shift."""
         return self.made(T, leading_eigentriple(T, "real"))
 
-    def made(self, T: Tensor, leader: Leader) -> Map:
-        """Return the same, by the leading eigentriples."""
-        triple, regular = leader
+    def made(self, T: Tensor, solution: LeadingTriple) -> Map:
+        """Return the same, from the leading eigentriples."""
+        triple, regular = solution
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
         bound = self._bound_for(T)
@@ -110,7 +110,7 @@ class SpectralAbscissa(Measured):
         return T - torch.where(active, shift, 0)[..., None, None] * identity_like(T)
 
     def check_after(self, links: list[nn.Module]) -> None:
-        """Raise if the shift of the diagonal would undo what a pattern gives.
+        """Raise if the shift would change a diagonal that a sign pattern fixes.
 
         Raises:
             ValueError: If a :class:`spectral_param.SignPattern` before this constraint gives the diagonal.
@@ -131,12 +131,12 @@ class SpectralAbscissa(Measured):
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral abscissa, and the rounding error of an eigenvalue."""
-        leader = leading_eigentriple(W, "real")
-        triple = leader.triple
-        return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), leader)
+        solution = leading_eigentriple(W, "real")
+        triple = solution.triple
+        return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
-        # Other entries may be much larger than the diagonal, and than the eigenvalues.
+        # Off-diagonal entries may be much larger than the diagonal and the eigenvalues.
         before, after = (X.diagonal(dim1=-2, dim2=-1) for X in (W, moved))
         return (after - before).abs().amax(dim=-1) <= self._least_change(W.dtype) * before.abs().amax(dim=-1)
 

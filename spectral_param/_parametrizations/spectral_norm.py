@@ -1,4 +1,4 @@
-"""Weights of given spectral norm: known Lipschitz constants, of convolutions, too."""
+"""Weights of given spectral norm, and so layers of known Lipschitz constants, also convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param._context import is_traced
 from spectral_param._eigen import symbol
 from spectral_param._eigen.kernels import KernelFollower
-from spectral_param._eigen.singular import ORDINARY, Norm, divided_by_norm, norm, recorded_norm, tall
+from spectral_param._eigen.singular import SAFE_RANGE, Norm, divided_by_norm, norm, recorded_norm, tall
 from spectral_param._eigen.singular import tolerance as followed_tolerance
 from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
@@ -51,8 +51,8 @@ class SpectralNorm(Measured):
             although ‖T‖ ≤ c, by no more than the two differ.) While T is scaled, the loss does not depend on
             its size: a weight of one row, whose only singular value is its length, cannot come back inside by
             training. Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
-            ``optimizer=``. ``"equal"``: ‖W‖ = c always; of a convolution
-            the bound is c, see below.
+            ``optimizer=``. ``"equal"``: ‖W‖ = c always; for a convolution the bound of the norm is c, see
+            below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
@@ -63,20 +63,20 @@ class SpectralNorm(Measured):
         ValueError: If an argument is outside its range.
 
     The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
-    above, and T is divided by the bound from above. The two are equal where LAPACK computes σ, and within
-    5e-7 (1e-10 in double precision) where σ is tracked. The gradient of σ is u vᴴ for its singular vectors u
-    and v; if several singular values are largest, for those of one of them. Where σ is tracked, the error of
-    the gradient is about the square root of the rounding error.
+    above, and T is divided by the upper bound. Both bounds are equal if LAPACK computes σ. If σ is tracked,
+    they differ by a relative 5e-7 (1e-10 in double precision) at most. The gradient of σ is u vᴴ for its
+    singular vectors u and v. If several singular values are largest, the vectors of one of them are taken.
+    Where σ is tracked, the error of the gradient is about the square root of the rounding error.
 
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
     It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. T is divided by
     a bound that is at most 2.3 % above the largest norm of the layer over images of all sizes. (With circular
     padding *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of
-    stride 1, which is larger.) P frequencies are asked, 231 for a kernel of size 3 x 3 and stride 1. A step
-    takes O(n³) operations for each of those at which a Cholesky factorisation has to prove anew that the norm
-    is not larger. With Adam and a new kernel these are all, since a step changes more than the frequencies
-    differ; later they are those close to the largest. With ``"dense"`` they are always all. A depthwise
+    stride 1, which is larger.) The bound covers P frequencies: 231 for a kernel of size 3 x 3 and stride 1. A
+    step takes O(n³) operations for each frequency that needs a new Cholesky factorisation as a proof. At the
+    start of training with Adam all P need one, because a step changes norms by more than they differ; later,
+    only those with norms close to the largest. With ``"dense"`` all P are computed in every step. A depthwise
     kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
@@ -85,16 +85,17 @@ class SpectralNorm(Measured):
     - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
-    The distance of a weight from the set is ‖W‖ - c where that is positive, with ``"equal"`` its modulus, for
-    the proven bound of ‖W‖. ``project`` takes the nearest matrix for ``"at_most"``: singular values above c
+    The distance of a weight from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|, computed from the
+    proven bound of ‖W‖. ``project`` takes the nearest matrix for ``"at_most"``: singular values above c
     become c. Convolutions, and weights of ``"equal"``, are scaled as in a read.
 
     **Held after the step.** With ``"at_most"`` a matrix is put back to the nearest one, by a decomposition of
-    the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and its kin get
-    gradients without what raises singular values at the bound, which takes another decomposition. They come
-    much closer to the minimum than with ``step="project"``, but not as close as SGD. A convolution, and a
-    weight of ``"equal"``, is scaled, and may stop short of the minimum with every optimizer: of
-    ‖W - diag(3, 2)‖² over the norm 1 at diag(1, 2/3) in place of I. Their map has no such fault.
+    the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and related
+    optimizers get a gradient without the part that raises singular values at the bound, at the price of
+    another decomposition. They come much closer to the minimum than with ``step="project"``, but not as close
+    as SGD. A convolution, and a weight of ``"equal"``, is scaled, and may stop short of the minimum with
+    every optimizer: of ‖W - diag(3, 2)‖² over the norm 1 at diag(1, 2/3) in place of I. The map (without
+    ``optimizer=``) does not have this problem.
     """
 
     shapes = "any"
@@ -125,12 +126,12 @@ class SpectralNorm(Measured):
         """Return c T/‖T‖, or T where the mode does not scale."""
         return self.made(T, self._followed(T))
 
-    def made(self, T: Tensor, leader: Norm | symbol.Leader) -> Map:
-        """Return the same, by the norms."""
-        bound, sigma = leader.bound, leader.pair.value
+    def made(self, T: Tensor, solution: Norm | symbol.Peak) -> Map:
+        """Return the same, from the norms."""
+        bound, sigma = solution.bound, solution.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
-        low, high = ORDINARY
+        low, high = SAFE_RANGE
         if not all(low < size < high for size in sigma.reshape(-1).tolist()):
             if not self._warned and self.mode == "equal" and bool(_is_zero(sigma, T).any()):
                 self._warned = True
@@ -145,11 +146,11 @@ class SpectralNorm(Measured):
             if not bool(active.any()):
                 return unchanged(T)
         c = c * (sigma / bound)
-        if isinstance(leader, symbol.Leader):
-            known = leader
+        if isinstance(solution, symbol.Peak):
+            known = solution
             divided_map = recorded(lambda T: T * _over(c, symbol.norm_at(self._kernel(T), known)), T)
         else:
-            divided_map = divided_by_norm(T, leader.pair, c)
+            divided_map = divided_by_norm(T, solution.pair, c)
         if self.mode == "equal" or bool(active.all()):
             return divided_map
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
@@ -181,35 +182,35 @@ class SpectralNorm(Measured):
         return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return a proven bound of the norm, and by how much it may be above."""
+        """Return a proven bound of the norm, and how much larger than the norm it may be."""
         # A copy: the caller may change W later, and the follower keeps what it is given.
-        leader = self._followed(W.detach().clone())
+        solution = self._followed(W.detach().clone())
         error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:
-            # A norm that is followed lies by so much below the bound that W is divided by.
+            # A tracked norm may be this much below the bound by which W is divided.
             error += 2 * followed_tolerance(W.dtype)
-        return Measurement(leader.bound, error * leader.bound, leader)
+        return Measurement(solution.bound, error * solution.bound, solution)
 
-    def near(self, W: Tensor, leader: Norm | symbol.Leader | None = None) -> Tensor:
+    def near(self, W: Tensor, solution: Norm | symbol.Peak | None = None) -> Tensor:
         """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
         if self.mode != "at_most" or self._is_convolution():
-            return super().near(W, leader)
-        leader = leader or self._followed(W.detach().clone())
-        c = self._bound_at(W, leader.bound)
-        if not bool(self._active(leader.bound, W, c).any()):
+            return super().near(W, solution)
+        solution = solution or self._followed(W.detach().clone())
+        c = self._bound_at(W, solution.bound)
+        if not bool(self._active(solution.bound, W, c).any()):
             return W
-        # What rounding leaves above the bound is scaled.
+        # Norms that are above the bound by rounding are scaled.
         return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
 
     stays_active = False
 
     @property
     def has_tangent(self) -> bool:
-        """Whether changes along the boundary are known: of matrices with a bound, not of convolutions."""
+        """Whether a tangent is known: for matrices with ``"at_most"``, not for convolutions."""
         return self.mode == "at_most" and not self._is_convolution()
 
     def tangent(self, W: Tensor, D: Tensor, active: spectral_ball.Faces | None = None) -> Tensor:
-        """Return changes that leave singular values at the bound where they are, to first order."""
+        """Return the part of a change that keeps singular values at the bound, to first order."""
         return spectral_ball.tangent(self._faces(W) if active is None else active, D)
 
     def active(self, W: Tensor, G: Tensor) -> spectral_ball.Faces | None:
@@ -242,7 +243,7 @@ class SpectralNorm(Measured):
         """Return the arguments, for ``repr``."""
         return f"{self._shown()}, mode={self.mode!r}, solver={self.solver!r}"
 
-    def _followed(self, T: Tensor) -> Norm | symbol.Leader:
+    def _followed(self, T: Tensor) -> Norm | symbol.Peak:
         """Return the norms of matrices, or of convolutions, with proven bounds."""
         if not self._is_convolution():
             return self.tracking.follow(tall(T))
@@ -251,11 +252,11 @@ class SpectralNorm(Measured):
     # Convolutions -----------------------------------------------------------------------------------
 
     def _is_convolution(self) -> bool:
-        """Return whether the weight is a kernel whose patches overlap, which is more than a matrix."""
+        """Return whether the weight is a kernel whose patches overlap: then its layer is not one matrix."""
         return any(k > s for k, s in zip(self._layout.kernel, self.strides, strict=False))
 
     def _sides(self, T: Tensor) -> tuple[int, ...]:
-        """Return the sizes of the matrices whose norm is asked for."""
+        """Return the sizes of the matrices whose norms are computed."""
         if not self._is_convolution():
             return T.shape[-2:]
         return self._kernel(T).shape[T.ndim - 2 : T.ndim]

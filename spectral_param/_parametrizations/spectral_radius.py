@@ -15,13 +15,13 @@ from spectral_param._eigen import proof
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.solver import Name, RadiusFollower, Solver
-from spectral_param._eigen.triple import Eigentriple, Leader, is_degenerate, rounding_tolerance
+from spectral_param._eigen.triple import Eigentriple, LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
-from spectral_param._scale import divided, of_ordinary_size
+from spectral_param._scale import divided, rescaled
 
 Mode = Literal["equal", "at_most", "latched"]
 Of = Literal["weight", "absolute"]
@@ -30,9 +30,9 @@ Of = Literal["weight", "absolute"]
 class SpectralRadiusNorm(Measured):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / ρ(T)`.
 
-    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius decides
-    what a long product of W does. It does not bound a single step or a network with ReLU;
-    :class:`spectral_param.SpectralNorm` does.
+    ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius
+    determines the growth or decay of long products of W. It does not bound a single step or a network with
+    ReLU; :class:`spectral_param.SpectralNorm` does.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -43,8 +43,9 @@ class SpectralRadiusNorm(Measured):
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
             (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration, so that a trained network keeps its outputs. The ``state_dict`` has what
-            ``"present"`` found, a tensor, and what is set later, but not the constructor's number.
+            registration, so that a trained network keeps its outputs. The ``state_dict`` saves a radius that
+            is a tensor, was found by ``"present"``, or was set later, but not a number given to the
+            constructor.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
             Call :func:`spectral_param.rebase` after the steps, hold the weight after them with
@@ -55,16 +56,16 @@ class SpectralRadiusNorm(Measured):
             opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
-            from step to step" in the derivation). Then the error of λ is that of working precision ε, and the
-            error of the gradient is about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
-            where it is faster. What is tracked is a cache, which is not saved: a resumed run differs from an
+            from step to step" in the derivation). Tracked eigenvalues have errors of the working precision ε,
+            and their gradients errors of about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
+            where it is faster. The tracking state is a cache and is not saved: a resumed run differs from an
             uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
         of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
             values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
             solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
             tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
-            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 is not enough, and ‖W‖_∞ < 1 is more than
-            is needed.
+            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 does not suffice, and ‖W‖_∞ < 1 is
+            stronger than necessary.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -74,27 +75,27 @@ class SpectralRadiusNorm(Measured):
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
-    nothing. A few products take its place while they prove that ``"at_most"`` or ``"latched"`` leaves a
-    single matrix as it is (on the host, where it is not tracked). Under torch.compile every read costs as
-    much as the first.
+    nothing. With ``"at_most"`` or ``"latched"``, a few products replace the decomposition while they prove
+    that ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile every read costs
+    as much as the first.
 
-    The distance of a weight from the set is ``|ρ(W) - r|``, with ``"at_most"`` and an open latch ρ(W) - r
-    where that is positive. ``project`` scales W as a read does, and leaves latches as they are.
+    The distance of a weight from the set is ``|ρ(W) - r|``; with ``"at_most"`` or an open latch it is
+    max(ρ(W) - r, 0). ``project`` scales W as a read does, and does not change latches.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - If several eigenvalues have the largest modulus, the gradient is that of one of them. The second
+    - If several eigenvalues have the largest modulus, the gradient of one of them is taken. The second
       derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
     - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      as they are and after balancing. It has no usable derivative. The gradient then treats ρ as a constant.
+      both with and without balancing. It has no usable derivative. The gradient then treats ρ as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
       overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
 
     In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
-    # By how many rounding errors ρ may exceed r before a weight is scaled or a latch closes.
+    # ρ may exceed r by this many rounding errors before a weight is scaled or a latch closes.
     ROUNDINGS = 32
     radius: Bound
     keeps_non_finite = True
@@ -124,9 +125,9 @@ class SpectralRadiusNorm(Measured):
             return unchanged(T)
         return self.made(T, self.tracking.follow(self._measured(T)))
 
-    def made(self, T: Tensor, leader: Leader) -> Map:
+    def made(self, T: Tensor, solution: LeadingTriple) -> Map:
         """Return the same, by the dominant eigentriples."""
-        triple, regular = leader
+        triple, regular = solution
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
         if not regular:
@@ -134,7 +135,7 @@ class SpectralRadiusNorm(Measured):
         radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
         active = None
         if self.mode != "equal":
-            # Of one matrix on the host as a number, which is faster than a tensor.
+            # A number for one matrix on the host: faster than a tensor.
             one = T.ndim == 2 and T.is_cpu
             size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
             self._close_latches(size, T)
@@ -156,11 +157,12 @@ class SpectralRadiusNorm(Measured):
         return recorded(evaluation, T, reference=functools.partial(quotient, rho.reference))
 
     def _evaluate_any(self, T: Tensor, triple: Eigentriple) -> Map:
-        """Return the same where a matrix may have an extreme size, or no derivative."""
+        """Return the same for matrices of extreme size or without a derivative."""
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
-        _, scale = of_ordinary_size(T)
+        _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
-        # A device is asked once. Its doubts are about a T of ordinary size.
+        # One transfer from the device answers both questions; the second answer is valid only if no size is
+        # extreme.
         is_extreme, *doubts = torch.stack(
             [(scale != 1).any(), *self._doubts(T, scale, triple, size)]
         ).tolist()
@@ -176,7 +178,7 @@ class SpectralRadiusNorm(Measured):
         return recorded(lambda T: known._quotient(T, rho.reference, active, bound), T)
 
     def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight of a latch."""
+        """Return why no optimizer can hold a weight with a latch."""
         if self.mode != "latched":
             return None
         return (
@@ -190,7 +192,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether T is one matrix that is not scaled, as a few products prove without eigenvalues."""
+        """Return whether T is one matrix for which a few products prove that it is not scaled."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
@@ -199,7 +201,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the triple of T/scale from that of T, unless λ has overflowed or lost digits."""
+        """Return the triple of T/scale from the triple of T; None if λ has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
@@ -209,14 +211,14 @@ class SpectralRadiusNorm(Measured):
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale."""
         if self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
-            S, scale = of_ordinary_size(T.detach())
+            S, scale = rescaled(T.detach())
             self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
         return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
 
     def _quotient(
         self, T: Tensor, radius_of: Callable[[Tensor], Tensor], active: Tensor | None, bound: Tensor
     ) -> Tensor:
-        S, scale = of_ordinary_size(T)
+        S, scale = rescaled(T)
         A, scale = self._measured(S), scale[..., 0, 0]
         rho = radius_of(A)
         active = self._active((rho * scale).detach(), T) if active is None else active
@@ -225,7 +227,7 @@ class SpectralRadiusNorm(Measured):
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def _doubts(self, T: Tensor, scale: Tensor, triple: Eigentriple, size: Tensor) -> list[Tensor]:
-        """Return whether an eigenvalue that is divided by is zero, and whether one is defective."""
+        """Return whether a dominant eigenvalue is zero, and whether one is defective."""
         active = self._active(size, T)
         S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
         nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
@@ -240,15 +242,15 @@ class SpectralRadiusNorm(Measured):
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return the spectral radius, and the rounding error of an eigenvalue."""
-        S, scale = of_ordinary_size(W)
+        S, scale = rescaled(W)
         A = self._measured(S)
-        leader = self.tracking.follow(A)
-        triple, is_scaled, scale = leader.triple, bool((scale != 1).any()), scale[..., 0, 0]
+        solution = self.tracking.follow(A)
+        triple, is_scaled, scale = solution.triple, bool((scale != 1).any()), scale[..., 0, 0]
         rounding = scale * rounding_tolerance(A, triple, eps)
-        return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else leader)
+        return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W, scaled if W is outside at registration, where the latches of such matrices close."""
+        """Return T = W. At registration, matrices outside are scaled, and their latches close."""
         T = self.invert(self.member(W, eps, is_first))
         if self.mode == "latched":
             self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
@@ -306,7 +308,7 @@ class SpectralRadiusNorm(Measured):
         return rho > radius * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps)
 
     def _closed(self, rho: Any, T: Tensor) -> Any:
-        """Return which latches are closed, as a tensor or, for a number ρ, as a bool."""
+        """Return which latches are closed: a tensor, or a bool if ρ is a number."""
         if self.latched is None:
             self.latched = T.real.new_zeros(T.shape[:-2])
         latched = self.latched.real  # Module.to(complex) converts it.
@@ -338,8 +340,8 @@ def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n),
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
 
-    Eigenvalues do not depend on the units of rows and columns, T -> D⁻¹TD, and neither does this measure. It
-    is at most the largest entry, and zero for a triangular nilpotent matrix.
+    Like the eigenvalues, this measure does not depend on the units of rows and columns, T -> D⁻¹TD. The
+    measure is at most the largest entry, and zero for a triangular nilpotent matrix.
     """
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))

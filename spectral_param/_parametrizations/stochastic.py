@@ -1,4 +1,4 @@
-"""Matrices whose rows are probabilities: transitions of Markov chains, weights of means."""
+"""Matrices whose rows are probabilities: transitions of Markov chains, weights of averages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
-# Logarithm of what stands for a zero: far below rounding, and within what doubly_stochastic distinguishes.
+# Logarithm of the number that replaces a zero: far below rounding, and above the limit of doubly_stochastic.
 LEAST = -60.0
-#: What to do with complex weights.
+#: Advice for complex weights, in the message.
 AMPLITUDES = "Pass W.abs().square(), for example, the probabilities of complex amplitudes."
 
 
 class Stochastic(Parametrization):
     r"""Weight with entries ≥ 0 and rows of sum 1: each output is a weighted mean of the inputs.
 
-    A square one has the transitions of a Markov chain: W[i, j] is the probability of going from i to j. Its
-    spectral radius is 1, and so is that of a product of such weights.
-    :func:`spectral_param.analysis.stationary_distribution` says where the chain is in the long run.
+    A square weight is the transition matrix of a Markov chain: W[i, j] is the probability of going from i to
+    j. The spectral radius is 1, also of products of such weights.
+    :func:`spectral_param.analysis.stationary_distribution` gives the long-run distribution of the chain.
 
     Example:
         >>> counts = torch.tensor([[90.0, 10.0], [3.0, 7.0]])
@@ -35,24 +35,25 @@ class Stochastic(Parametrization):
                 [0.3000, 0.7000]])
 
     Args:
-        floor: ε, 0 <= ε < 1. No entry is below ε/n, for n columns. The moduli of all eigenvalues but the one
-            that is 1 are then at most 1 - ε, so that each step takes this fraction of the distance from the
-            stationary distribution away. The default, 0, bounds nothing.
+        floor: ε, 0 <= ε < 1. No entry is below ε/n, for n columns. All eigenvalues except 1 then have moduli
+            of at most 1 - ε, so that the distance from the stationary distribution shrinks at least by this
+            factor per step. The default, 0, bounds nothing.
 
     Raises:
         ValueError: If ``floor`` is outside its range.
 
-    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are those of the
-    softmax times 1 - ε: the second term maps each of their left eigenvectors, whose entries have the sum 0,
-    to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19, 1952).
+    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are 1 - ε times the
+    eigenvalues of the softmax: the second term maps each of their left eigenvectors, whose entries have the
+    sum 0, to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19,
+    1952).
 
     Registration takes a weight of any shape without negative entries, and divides each row by its sum. A row
     that then has an entry below ε/n is mixed with 1/n until it has none. Negative entries and rows without a
     positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
 
-    An entry of 0 (ε/n) becomes :math:`e^{-60}` (more), which is less than a rounding error, and has a
-    derivative as small: **zeros stay zeros in training**, as those of a graph should. To let all entries
-    train, register ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
+    error. Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of a
+    graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"
@@ -71,7 +72,7 @@ class Stochastic(Parametrization):
         check_real(W, "Stochastic", AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the largest error of the sum of a row, or n times what an entry lacks to ε/n."""
+        """Return the larger of two errors: of the sum of a row, and n times the lack of an entry to ε/n."""
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def refusal(self) -> str | None:
@@ -110,7 +111,7 @@ class Stochastic(Parametrization):
 
 
 def logits(W: Tensor, floor: float) -> Tensor:
-    """Return the logarithms of what :func:`mixed` makes a member of; they do for rows and columns, too."""
+    """Return logarithms of the matrices that :func:`mixed` maps to members, for rows or rows and columns."""
     return ((W - floor / W.shape[-1]) / (1 - floor)).clamp(min=math.exp(LEAST)).log()
 
 
@@ -120,7 +121,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the nearest of the mixtures of S and 1/n that have no entry below floor/n."""
+    """Return the mixture of S and 1/n that is nearest to S and has no entry below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)
@@ -128,7 +129,7 @@ def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
 
 
 def largest_error(W: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the largest error of the sums along each of ``dims``, or n times what an entry lacks."""
+    """Return the larger of two errors: of the sums along ``dims``, and n times the lack of an entry."""
     lacking = (floor - W.shape[-1] * W.amin(dim=(-2, -1))).clamp(min=0)
     return torch.stack([lacking, *((W.sum(dim=dim) - 1).abs().amax(dim=-1) for dim in dims)]).amax(dim=0)
 

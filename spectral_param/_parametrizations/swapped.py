@@ -7,14 +7,14 @@ import sys
 from torch.nn.utils import _named_member_accessor as accessor
 from torch.nn.utils.parametrize import ParametrizationList
 
-# Four calls lead from the function of torch that replaces a tensor to right_inverse, and a few decorators.
+# Frames between torch's function that replaces a tensor and right_inverse: four calls and a few decorators.
 _CALLS = 12
 
 
 def check_not_swapped(constraint: str) -> None:
     """Raise if ``functional_call`` assigns the weight, whose gradient PyTorch's setter drops.
 
-    For PyTorch an assignment ``layer.weight = W`` is the same call. Only the caller tells them apart.
+    An assignment ``layer.weight = W`` calls the same setter; only the caller differs.
 
     Args:
         constraint: The name of the constraint, for the message.

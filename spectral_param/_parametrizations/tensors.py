@@ -1,4 +1,4 @@
-"""What constraints do with originals and weights as tensors."""
+"""Helpers of constraints for originals and weights as tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def readable(values: Tensor) -> str:
-    """Return the numbers as text for a message, the first ones of many."""
+    """Return the numbers, or the first ones of many, as text for a message."""
     shown = [f"{value:.6g}" for value in values.flatten()[:_SHOWN].tolist()]
     left = values.numel() - len(shown)
     return ", ".join([*shown, f"and {left} others"] if left else shown)
@@ -35,7 +35,7 @@ def at_least_float32(X: Tensor) -> Tensor:
 def as_real(X: Tensor) -> Tensor:
     """Return the real part of a real original of a complex weight, which Module.to(complex) has made complex.
 
-    There is no other conversion of a complex weight to another precision.
+    Users call it because PyTorch has no other conversion of a complex weight to another precision.
     """
     return X.real if X.is_complex() else X
 

@@ -18,18 +18,18 @@ from spectral_param.functional._checks import check_matrix
 
 
 class OfWeight(nn.Module):
-    """What a constraint knows of its weight: shape, layout, dtype and device."""
+    """The properties of a constraint's weight: shape, layout, dtype and device."""
 
     #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
-    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: weights of any
-    #: shape, as they are.
+    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: matrices of any
+    #: shape, not transposed.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: On what the constraint acts if the weight is the kernel of a convolution. ``"matrix"``, the default: on
+    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default: on
     #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
-    #: ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group, whatever
-    #: the layer does with it, for a constraint on entries or rows. ``"layer"``: on the norm of the layer
-    #: for images of every size, which the constraint computes itself.
+    #: ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group, although
+    #: the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the norm of the
+    #: layer for images of every size, which the constraint computes itself.
     convolutions: Literal["matrix", "entries", "layer"] = "matrix"
 
     #: The fewest dimensions of a weight.
@@ -49,11 +49,11 @@ class OfWeight(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # Not setattr, for which the constraint would have to be constructed.
+        # setattr would need a constructed module.
         vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
-        # The weight's shape, known after registration. Its dtype and device are those of an empty buffer,
-        # because Module.to converts buffers as it converts the weight. The second buffer has the dtype of
-        # the real originals of a complex weight.
+        # The weight's shape, known after registration. An empty buffer stores its dtype and device, because
+        # Module.to converts buffers as it converts the weight. The second buffer has the dtype of the real
+        # originals of a complex weight.
         vars(self).update(_shape=None, _layout=PLAIN, _is_after=False)
         vars(self)["_use"] = ""  # The weight that the constraint belongs to, for a message.
         for name in ("_like", "_like_real"):
@@ -69,7 +69,7 @@ class OfWeight(nn.Module):
         """Take a weight of the kind that the constraint takes; return whether it is the first one."""
         check_matrix(W, type(self).__name__, self.least_dims)
         check_not_swapped(type(self).__name__)
-        is_registered = isinstance(W, nn.Parameter)  # What is assigned to a weight is no Parameter.
+        is_registered = isinstance(W, nn.Parameter)  # An assigned weight is no Parameter.
         if is_registered:
             self._check_unused()
             vars(self)["_shape"] = None
@@ -113,7 +113,7 @@ class OfWeight(nn.Module):
         W = W.detach()
         for part in self.modules():
             if isinstance(part, OfWeight):
-                # Not setattr: the weight does not depend on these buffers.
+                # Not by setattr, which would mark the weight as changed: it does not depend on these buffers.
                 part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OfWeight:
@@ -121,8 +121,8 @@ class OfWeight(nn.Module):
             try:
                 fn(self._like)
             except NotImplementedError:
-                # Module.to moves no tensor from the meta device, not even one without entries. A loader that
-                # has put originals with values in the place of those on the meta device may call it.
+                # Module.to moves no tensor from the meta device, not even one without entries. It may be
+                # called by a loader that has replaced originals on the meta device by originals with values.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ class OfWeight(nn.Module):
     def _check_stays_of_its_kind(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise if a conversion makes a real weight complex, or drops the imaginary parts of a complex one.
 
-        PyTorch asks here before it converts the originals.
+        PyTorch calls this method before it converts the originals.
 
         Raises:
             UnsupportedDtypeError: If so.
@@ -139,7 +139,7 @@ class OfWeight(nn.Module):
         if self._shape is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own warning of the same.
+            warnings.simplefilter("ignore")  # torch's own warning of the conversion.
             dtype = fn(self._like).dtype
         if dtype.is_complex == self._like.is_complex():
             return
@@ -211,7 +211,7 @@ class OfWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
-            # The originals are no longer on the meta device. The next read tells where they are.
+            # The originals are no longer on the meta device. The next read gets their device.
             self._become_like(torch.empty_like(self._like, device="cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Activations: modReLU, and those with a name."""
+"""Activations: modReLU and others, by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The fused recurrence as one operator, which torch.compile does not trace.
 
-If it did, every time step would be separate operations in the compiled program, and 200 time steps would take
+In a trace, each time step would be separate operations in the compiled program, and 200 time steps would take
 minutes to compile.
 """
 
@@ -128,7 +128,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = (None,) * 10
     if g_states is not None and g_states.ndim < 2:
-        g_states = None  # the states were not stored: an empty tensor stood for them
+        g_states = None  # The empty tensor stands for states that were not stored.
     if g_states is None and g_last is None:
         return nothing
     tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]

@@ -1,4 +1,4 @@
-"""Products of reflections that the input chooses: the function, its checks, and the choice of a path."""
+"""Products of input-dependent reflections: the function, its checks, and the choice of a path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spectral_param._recurrence.delta_compiled import delta_operator
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import whole_number, with_arrays
 
-# Rows of a chunk: few where many sequences fill the processor, more where each operation is small.
+# Rows of a chunk: few if many sequences fill the processor, more if operations are small.
 _FEW, _MORE, _MOST = 16, 32, 64
 
 
@@ -26,15 +26,15 @@ def delta_product(
     state: Tensor | None = None,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Follow a state that each input changes by a product of r reflections.
+    r"""Run a linear recurrence whose transition matrix is a product of r input-dependent reflections.
 
     A state S, of shape (d, e), starts at ``state``. Step t multiplies it by :math:`a_t`, then writes r times
 
     .. math:: S ← S - β_i k_i (k_i^T S - v_i^T), \qquad \|k_i\| = 1,
 
     and reads :math:`y_t = S^T q_t`. The matrix :math:`I - β k k^T` has the eigenvalues 1 and 1 - β: β = 1
-    replaces what was stored under k by v, β = 2 is a reflection, β = 0 does nothing. For β in [0, 2] and a in
-    [0, 1] its norm is at most 1. So two states that read the same inputs never move apart, and a gradient
+    replaces the value stored under k by v, β = 2 is a reflection, β = 0 does nothing. For β in [0, 2] and a
+    in [0, 1] its norm is at most 1. So two states that read the same inputs never move apart, and a gradient
     that is handed back through the states never grows. A state itself can grow by the values that are
     written: with one key, alternating values and β = 2 to 2T after T steps.
 
@@ -45,14 +45,15 @@ def delta_product(
 
     Args:
         q: Queries ``(..., T, d)``.
-        k: Keys ``(..., T·r, d)``, r of each step in a row. They are divided by their lengths; a key of zeros
-            changes nothing.
-        v: Values ``(..., T·r, e)``. None: nothing is written, as with zeros, at a lower cost.
-        beta: Strengths β ``(..., T·r)``, from 0 to 2. Others are not refused, but nothing is promised then.
+        k: Keys ``(..., T·r, d)``, r consecutive keys for each step. They are divided by their lengths; a key
+            of zeros changes nothing.
+        v: Values ``(..., T·r, e)``. None stands for zeros, at a lower cost.
+        beta: Strengths β ``(..., T·r)``, from 0 to 2. Other values are not checked, but the bounds above do
+            not hold for them.
         decay: Decays a ``(..., T)``, from 0 to 1; None for 1.
         state: The first S ``(..., d, e)``; None for zeros.
-        chunk: Steps that are computed at once. None, the default: 16 to 64 rows k, fewer for many
-            sequences, which was fastest on a CPU.
+        chunk: Steps that are computed at once. None, the default, takes chunks of 16 to 64 keys, fewer for
+            many sequences: this was fastest on a CPU.
 
     Returns:
         y ``(..., T, e)`` and the last S ``(..., d, e)``, both in the dtype that q, k, v, β, a and S promote
@@ -91,7 +92,7 @@ def delta_product(
 
 
 def _run(tensors: Tensors, chunk: int) -> tuple[Tensor, Tensor]:
-    """Run the recurrence by the path that the surroundings allow."""
+    """Run the recurrence by the fastest path that graphs and transforms allow."""
     if tensors[0].shape[1] == 1:
         return delta_loop(*tensors)
     if is_compiled():

@@ -1,4 +1,4 @@
-r"""Products of reflections that the input chooses: all steps of a chunk at once.
+r"""Products of input-dependent reflections: all steps of a chunk at once.
 
 A step has a query q, and r times a unit key k, a value v and a strength β. A state S, of shape (d, e), goes
 through
@@ -21,10 +21,10 @@ where γ is the decay since the chunk began. Then, with ω the decay from a row 
     y = M U + \mathrm{diag}(γ) Q S, \quad M_{ti} = q_t^T k_i Γ_{ti} [t(i) ≤ t], \qquad
     S^+ = γ_{end} S + K^T \mathrm{diag}(ω) U.
 
-The inverse of I + A has the entries :math:`-β_i k_i^T (\prod (I - β k k^T)) k_j`, at most 2 in modulus. But
-a rounding error of :math:`k_i^T k_j` is one of the length of k, and equal keys repeat it in each reflection.
-So keys are normalized, and A and the solution are computed, in double precision where the device has it, and
-the rest in the precision of the inputs.
+The inverse of I + A has the entries :math:`-β_i k_i^T (\prod (I - β k k^T)) k_j`, at most 2 in modulus. But a
+rounding error of :math:`k_i^T k_j` acts like an error of the length of k, and equal keys repeat this error in
+each reflection. So keys are normalized, and A and the solution are computed, in double precision where the
+device has it, and the rest in the precision of the inputs.
 
 The fast path is one autograd Function for a sequence. It stores S before each chunk; its backward pass
 computes the rest again. With g the gradient of y, D that of S⁺, and Z the solution of
@@ -56,7 +56,7 @@ Tensors = Sequence[Any]
 
 
 def unit(k: Tensor) -> Tensor:
-    """Return vectors of length 1; zero stays zero, where the derivative is that of k."""
+    """Return vectors of length 1. A zero vector stays zero, and has the identity as its derivative."""
     return k * _inverse_length(k)
 
 
@@ -85,7 +85,7 @@ def delta_loop(
 
 
 class Slices(NamedTuple):
-    """The rows of a chunk, in tensors that have a row for each step, and in those with r rows for each."""
+    """Slices of a chunk: for tensors with one row per step, and for tensors with r rows per step."""
 
     steps: slice
     rows: slice
@@ -139,7 +139,7 @@ def products_of(a: Tensor) -> Tensor:
 
 
 def decays(products: Tensor, r: int) -> Decays:
-    """Return the products where they are needed."""
+    """Return the products of decays that a chunk needs."""
     read = products[:, :, 1:].repeat_interleave(r, dim=2)
     return Decays(
         read.repeat_interleave(r, dim=1),
@@ -152,9 +152,9 @@ def decays(products: Tensor, r: int) -> Decays:
 
 
 def _pulled_to_decays(products: Tensor, g: Decays, r: int) -> Tensor:
-    """Return the gradient of a for those of the products.
+    """Return the gradient of a, for the gradients of the products.
 
-    The derivative of a_s ... a_t with respect to a_τ is the product of what stands before τ and after it.
+    The derivative of a_s ... a_t with respect to a_τ is the product of the factors before τ and after τ.
     """
     c = products.shape[1]
     columns = g.within.unflatten(1, (c, r)).sum(dim=2).unflatten(2, (c, r)).sum(dim=3)
@@ -255,7 +255,7 @@ def forward(tensors: Tensors, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     tensors: Tensors, starts: Tensor, grads: Sequence[Tensor | None], chunk: int
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ``tensors``, for those of y and of the last state; None for None."""
+    """Return the gradients of ``tensors``, given the gradients of y and of the last state; None for None."""
     q, k, *_, state = tensors
     parts = slices(q.shape[1], k.shape[1] // q.shape[1], chunk)
     masks, wide = list(_masks(parts, q, k)), _wide(q)
@@ -283,7 +283,7 @@ def _chunk_backward(
     g: Tensor,
     D: Tensor,
 ) -> tuple[tuple[Tensor | None, ...], Tensor]:
-    """Return the gradients of q, k, v, β and a, and that of S, for one chunk."""
+    """Return the gradients of q, k, v, β, a and S for one chunk."""
     k_wide = k.to(wide)
     inverse_length = _inverse_length(k_wide)
     unrounded = k_wide * inverse_length

@@ -49,7 +49,7 @@ def _delta_backward(
     g_last: Tensor | None,
     chunk: int,
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
-    """Return the gradients of the tensors that are there."""
+    """Return the gradients of the tensors that are not None."""
     with precise(q):
         found = delta_chunks.backward((q, k, v, beta, decay, state), starts, (g_y, g_last), chunk)
     return [g for g in found if g is not None]

@@ -29,27 +29,27 @@ CheckpointEvery = int | Literal["auto"] | None
 
 
 def run(cell: Cell, rows: Rows) -> Result:
-    """Run a cell over rows, whose shapes are not checked; see :func:`rnn`."""
-    # All but the reference path take a named activation, W as a matrix, tensors of one dtype, and no tracer,
-    # transform or forward-mode AD.
+    """Run a cell over rows without a check of shapes; see :func:`rnn`."""
+    # All paths except the reference need a named activation, W as a matrix, tensors of one dtype, and no
+    # tracer, transform or forward-mode AD.
     W, b, x = cell.weight_hh, cell.bias, rows.x
     tensors = [t for t in (x, rows.h0, cell.weight_ih, W) if isinstance(t, Tensor)]
     compiled = is_compiled()
-    ordinary = compiled or is_plain(*(tensors if b is None else [*tensors, b]))
+    untransformed = compiled or is_plain(*(tensors if b is None else [*tensors, b]))
     named = isinstance(W, Tensor) and cell.nonlinearity in NAMES
     fits = named and all(t.dtype == x.dtype and t.numel() > 0 for t in tensors)
     if fits and b is not None:
         real = x.is_complex() and cell.nonlinearity == "modrelu"
         fits = b.dtype == (x.real.dtype if real else x.dtype)
-    if not (ordinary and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
+    if not (untransformed and fits) or (cell.nonlinearity == "relu" and x.is_complex()):
         with autocast_off(x):
-            if ordinary and not compiled and rows.checkpoint_every is not None:
+            if untransformed and not compiled and rows.checkpoint_every is not None:
                 return rnn_checkpointed(cell, rows)
             output, last = rnn_reference(cell, rows)
         return output if rows.return_output else None, last
     if compiled:
         return rnn_operator(cell, rows)
-    # Without an activation many steps at a time may be faster. Powers of W that overflow give None.
+    # Without an activation many steps at a time may be faster. None means that powers of W overflowed.
     top = linear.exponent(cell, rows) if cell.nonlinearity == "identity" and x.is_cpu else None
     found = None if top is None else linear.rnn_linear(cell, rows, top)
     return rnn_fused(cell, rows) if found is None else found
@@ -82,7 +82,7 @@ def rnn(
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
         checkpoint_every: Store only one state in every k steps, and compute the others again in the backward
             pass, k steps at a time; this is a third more work. ``"auto"`` takes :math:`k = \sqrt T / 2`,
-            which needs the least memory, that of about :math:`4 \sqrt T` steps instead of T. None, the
+            which needs the least memory: as much as about :math:`4 \sqrt T` steps, instead of T. None, the
             default, stores all states.
         return_output: Whether to return all states, :math:`T B n` numbers. With False and
             ``checkpoint_every``, no memory of that size is needed. With False and no activation, powers of W

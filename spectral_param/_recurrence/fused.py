@@ -1,9 +1,9 @@
 r"""The recurrence with a named activation as one autograd Function for a whole sequence.
 
 Recording about ten operations for each time step costs autograd several times as much as computing them. Here
-the forward and the backward pass are written by hand. They work in place, on short segments of the sequence
-one by one. So all temporary tensors of a segment stay in the cache, and only the states take memory of the
-size of all states. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
+the forward and the backward pass are written by hand. Both work in place, on one short segment of the
+sequence after the other. So all temporary tensors of a segment stay in the cache, and only the states take
+memory for all steps. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):
@@ -23,8 +23,7 @@ complex gradients (∂L/∂Re + i ∂L/∂Im):
 The derivative of modReLU with respect to its bias is the sign (the phase) of h_t.
 
 All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
-a tiny |z|, where q is large, no digit of this difference is right. So for complex modReLU the moduli |z| are
-stored.
+a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the moduli |z|.
 """
 
 from __future__ import annotations
@@ -105,13 +104,13 @@ def plan_for(
     in_numpy = (
         sizes[0] * n <= _paths.NUMPY_STATES
         and on_host
-        and not torch._C._len_torch_dispatch_stack()  # A mode would not see what numpy computes.
+        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
         and W.dtype in (torch.float32, torch.float64)
         and every is None
         and (differentiable or return_output)
     )
     if every is None:
-        # On other devices one segment, because each segment launches more kernels.
+        # Other devices use one segment, because each segment launches more kernels.
         whole = in_numpy or not on_host
         every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
     return Plan(
@@ -134,7 +133,7 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
 
 
 def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return all states if returned or stored, the last states, and stored moduli and starts; else None."""
+    """Return all states, the last states, moduli and starts; None in place of tensors that are not needed."""
     if plan.in_numpy:
         return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
     x, h0, U, W, b = tensors
@@ -150,9 +149,9 @@ def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor
     ended = []
     state, kept = h0, 0
     for segment in plan.segments:
-        room = slice(0, segment.length)
-        h = states[segment.rows if has_all else room]
-        m = None if moduli is None else moduli[segment.rows if keeps_all else room]
+        buffer = slice(0, segment.length)
+        h = states[segment.rows if has_all else buffer]
+        m = None if moduli is None else moduli[segment.rows if keeps_all else buffer]
         steps.run(x[segment.rows], state, segment.sizes, h, m)
         for rows, _ in ends(segment):
             ended.append(h[rows] if has_all else h[rows].clone())  # The next segment overwrites the buffer.
@@ -303,8 +302,8 @@ class Forward:
         if self.has_moduli:
 
             def complex_modrelu_(z: Tensor, modulus: Tensor | None) -> None:
-                room = torch.abs(z, out=modulus)
-                z.sgn_().mul_((room + b).relu_())
+                modulus = torch.abs(z, out=modulus)
+                z.sgn_().mul_((modulus + b).relu_())
 
             return complex_modrelu_
         if b.is_cpu and bool(b.amax() <= 0):
@@ -331,7 +330,8 @@ class Backward:
 
     Attributes:
         x: Gradient of x, or None.
-        start: Gradient of the states before the earliest segment so far; in the end that of h0, if needed.
+        start: Gradient of the states before the segment handled last; in the end the gradient of h0, if
+            needed.
         weight_ih_T: Transpose of the gradient of U, or None.
         weight_hh: Gradient of W, or None.
         bias: Gradient of b, or None.
@@ -346,8 +346,8 @@ class Backward:
         self._weight_hh = W.conj().resolve_conj()
         self._bias = b
         # Buffers for one segment: allocating them for each segment would take longer than computing in them.
-        room = longest, W.shape[-1]
-        self._delta, self._factor = x.new_empty(room), x.new_empty(room)
+        shape = longest, W.shape[-1]
+        self._delta, self._factor = x.new_empty(shape), x.new_empty(shape)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
         self.start: Tensor | None = None
         self.weight_ih_T: Tensor | None = None
@@ -389,9 +389,9 @@ class Backward:
                 delta[rows] += g_last[sequences]
         if self.start is not None:
             _last_step(segment, delta).add_(self.start)
-        room = self._factor[: segment.length]
+        buffer = self._factor[: segment.length]
         conjugates = None if moduli is None else torch.empty_like(delta)
-        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, room), segment.sizes)
+        self._walk_back(delta, conjugates, *self._adjoint(h, moduli, buffer), segment.sizes)
 
         first = segment.sizes[0]
         self.start = None
@@ -408,10 +408,11 @@ class Backward:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # Not from δ, where the part orthogonal to u can be so large that the part along u is lost.
-                delta = torch.sgn(h, out=room).mul_(conjugates).real
+                # Not from δ, whose part orthogonal to u can be so large that rounding destroys the part along
+                # u.
+                delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
-                delta = torch.sgn(h, out=room).mul_(delta)
+                delta = torch.sgn(h, out=buffer).mul_(delta)
             total = delta.sum(dim=0)
             self.bias = total if self.bias is None else self.bias.add_(total)
 
@@ -459,6 +460,6 @@ def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Any]:
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:
-    """Return, from a segment's rows h, those rows of its last step whose sequences continue."""
+    """Return the rows of a segment's last step, from its rows h, whose sequences continue."""
     start = segment.length - segment.sizes[-1]
     return h[start : start + segment.following]

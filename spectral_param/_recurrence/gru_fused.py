@@ -6,8 +6,8 @@ torch's convention, with the argument of the update gate clamped at L, a number 
     r &= σ(a_r + U_r h), \qquad z = σ(\min(a_z + U_z h, L)), \qquad g = U_n h + b_n, \\
     ν &= \tanh(a_n + r ⊙ g), \qquad h^+ = (1 - z) ⊙ ν + z ⊙ h.
 
-``a`` is what the input gives, for all steps at once; the biases of r and z are in it. The fast path is one
-autograd Function for a sequence. Its backward pass, with δ the gradient of h⁺:
+``a`` is the contribution of the input, for all steps at once, including the biases of r and z. The fast path
+is one autograd Function for a sequence. The backward pass, with δ the gradient of h⁺:
 
 .. math::
     δν = (1 - z)(1 - ν^2)\, δ, \quad δr = g\, r (1 - r)\, δν, \quad δz = (h - ν)\, z (1 - z)\, δ, \quad
@@ -105,13 +105,13 @@ def forward(tensors: Tensors, sizes: Sequence[int]) -> States:
 def backward(
     tensors: Tensors, kept: States, grads: Sequence[Tensor | None], needs: Sequence[bool], sizes: list[int]
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ``tensors`` that are needed, for those of all states and of the last ones."""
+    """Return the needed gradients of ``tensors``, given those of all states and of the last states."""
     _, h0, weight, bias, limit = tensors
     states, _, gates, ν = kept
     rows, n = states.shape
     r, z, g = gates.split([n, n, n], dim=-1)
     before = torch.cat([h0, previous(states, sizes)])
-    # What a gradient of h⁺ is multiplied by to give those of r, z and g.
+    # Factors on the gradient of h⁺ that give the gradients of r, z and g.
     factors = torch.empty_like(gates).view(rows, 3, n)
     of_ν = torch.mul(1 - z, 1 - ν * ν)
     torch.mul(of_ν, g * r * (1 - r), out=factors[:, 0])
@@ -119,7 +119,7 @@ def backward(
     clamped = None if limit is None else z >= limit.sigmoid()
     torch.mul(of_z, 1 if clamped is None else ~clamped, out=factors[:, 1])
     torch.mul(of_ν, r, out=factors[:, 2])
-    # δ of each step; it starts as what comes from outside the recurrence.
+    # δ of each step; its first values are the gradients from outside the recurrence.
     δ = torch.zeros_like(states) if grads[0] is None else grads[0].clone()
     if grads[1] is not None:
         _add_to_last(δ, grads[1], sizes)
@@ -197,7 +197,7 @@ def _whole(sizes: Sequence[int]) -> Segment:
 def _last(states: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the last state of each sequence; the longest sequences come first."""
     last = [states[rows] for rows, _ in ends(_whole(sizes))]
-    return torch.cat([states[:0], *reversed(last)])  # Of an empty batch, too.
+    return torch.cat([states[:0], *reversed(last)])  # states[:0] serves an empty batch.
 
 
 def _add_to_last(δ: Tensor, g: Tensor, sizes: Sequence[int]) -> None:

@@ -5,13 +5,13 @@ Without an activation, L steps are one affine map:
 :math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
 depends on the batch. The sequence is divided into stretches of L steps. The last state then takes, for each
 stretch, a product of the inputs with these rows and a product with :math:`W^L`. This also gives the states at
-which the stretches start. If all states are needed, an ordinary recurrence of L steps computes them, for all
-stretches side by side.
+which the stretches start. If all states are needed, a recurrence of L steps computes them, for all stretches
+side by side.
 
 All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
 error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;
-those of a step-by-step recurrence are independent and grow only with its square root. And the separate sums
-of b and U x would be large even if b and U x cancel in each step.
+the errors of a step-by-step recurrence are independent and grow only with the square root of this number. And
+the separate sums of b and U x would be large even if b and U x cancel in each step.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spectral_param._precision import double_device
 from spectral_param._recurrence.fused import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
-# Overheads of a step, a doubling, the setup, and copying a number, as numbers of multiplications that take as
-# long in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
+# Overheads of a step, a doubling, the setup, and copying a number, in units of the time of one multiplication
+# of a forward pass. The gradient scales all costs equally. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
@@ -79,7 +79,7 @@ class _Response:
 
     def is_finite(self) -> bool:
         """Return whether nothing has overflowed; infinity times zero would give NaN."""
-        # If only the sums overflow, the step-by-step path runs unnecessarily, with the same result.
+        # If only these sums overflow, the step-by-step path is taken needlessly, with the same result.
         sums = torch.stack([t.detach().sum() for t in (*self.powers, self.rows)])
         return bool(sums.isfinite().all())
 

@@ -1,6 +1,6 @@
-"""The recurrence of a small real network, by numpy: its calls take a third of the time of torch's.
+"""The recurrence of a small real network in numpy, whose calls take a third of the time of torch's.
 
-The formulas are those of :mod:`spectral_param._recurrence.fused`. Torch takes the products and sums over all
+The formulas are those of :mod:`spectral_param._recurrence.fused`. Torch computes products and sums over all
 steps, on the same memory. Numpy gets copies of the parameters: FSDP frees their memory between uses, which
 PyTorch refuses once numpy has seen it.
 """

@@ -1,4 +1,4 @@
-"""What ``constrain`` is given beside a module: a chain of constraints, gates, a start."""
+"""The arguments of ``constrain``: a chain of constraints, gates, an initial weight."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_step(step: Step, has_optimizer: bool) -> None:
 
 
 def check_target(owner: nn.Module, name: str, init: Init) -> None:
-    """Raise for tensors on which a constraint would not hold or would be meaningless."""
+    """Raise for tensors whose constraint would not hold, or would be meaningless."""
     kind = type(owner).__name__
     weight = owner._parameters.get(name, owner._buffers.get(name))
     if weight is None:  # The tensor already has a parametrization.

@@ -1,4 +1,4 @@
-"""``constrain`` and ``remove``: a constraint on tensors of any module, and the way back."""
+"""``constrain`` and ``remove``: put constraints on tensors of any module, and take them off again."""
 
 from __future__ import annotations
 
@@ -67,28 +67,28 @@ def constrain(
         tensor_name: Name of a parameter or buffer, such as ``"weight_hh_l0"`` or ``"encoder.weight"``, or a
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
-            a ``right_inverse``; or a list of these. The first one of a list acts first, and the weight is the
-            result of the last one: only that one is sure to hold. Constraints are copied; the given one is
-            not changed. If the tensor already has a parametrization, the constraint acts after it: on the
-            weight that it returns. To replace one, remove it first.
+            a ``right_inverse``; or a list of these. The constraints of a list act in order. The weight is the
+            result of the last one, and only the last one is guaranteed to hold. Constraints are copied; the
+            given one is not changed. If the tensor already has a parametrization, the constraint acts after
+            it, on the weight that it returns. To replace a parametrization, remove it first.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
-            or a function that fills a tensor in place, as those of ``torch.nn.init``. A weight outside the
-            set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it, its
-            ``sample()`` is taken.
+            or a function that fills a tensor in place, such as those of ``torch.nn.init``. A weight outside
+            the set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it,
+            the manifold's ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
         optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
             in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
-            and after each step of the one optimizer that has it; see below.
-        step: What a step does with a weight that is held after it. ``None``, the default: ``"tangent"`` where
-            the set has a tangent space that is known, but for LBFGS, else ``"project"``; a copy of a model
-            keeps what was asked for. ``"tangent"``: the optimizer gets the part of the gradient along the
-            set. ``"relative"``: also, the step is made along the set and turns the weight by about the
-            learning rate, in radians. ``"msign"``: also, the step is a matrix of equal singular values along
-            the set, as that of Muon. ``"project"``: the optimizer gets the gradient as it is, and its step is
-            undone as far as it leaves the set.
+            and after each step of the optimizer that trains it; see below.
+        step: How optimizer steps treat a weight with ``optimizer``. ``None``, the default: ``"tangent"`` if
+            the tangent space of the set is implemented and the optimizer is not LBFGS, else ``"project"``. A
+            copy of a model keeps this argument. ``"tangent"``: the optimizer gets the part of the gradient
+            along the set. ``"relative"``: in addition, the step is made along the set and turns the weight by
+            about the learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the step is a
+            matrix of equal singular values along the set, as in Muon. ``"project"``: the optimizer gets the
+            whole gradient, and the weight is projected after the step.
 
     Returns:
         The module.
@@ -107,10 +107,10 @@ def constrain(
     of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
     constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
     padding, and bounds the norm of the layer. Constraints on entries and rows, as
-    :class:`spectral_param.FrobeniusNorm`, take every kernel as it is.
+    :class:`spectral_param.FrobeniusNorm`, take every kernel.
 
     **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
-    nothing, and the ``state_dict`` is that of the module without the constraint.
+    nothing, and the ``state_dict`` does not change by the constraint.
 
         >>> layer = torch.nn.Linear(64, 64)
         >>> optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
@@ -124,22 +124,25 @@ def constrain(
         ('Parameter', True)
 
     **Steps along the set.** At the minimum over a set the gradient is normal to the set, not zero. An
-    optimizer that divides it entry by entry, as Adam does, turns it, and a weight that is only put back
-    (``"project"``) stops beside the minimum. The part along the set vanishes at the minimum. So before each
-    step ``p.grad`` is replaced by that part, and is that afterwards, too: call ``zero_grad``. A decay of the
-    weight that is added to the gradient and then divided has the same fault, and is refused. A relative step
-    on a sphere turns the weight by exactly arctan of the learning rate, whatever the loss is multiplied by;
-    for orthonormal columns by a bit less.
+    optimizer that divides the gradient entry by entry, as Adam does, changes its direction, so a weight that
+    is only projected (``"project"``) does not stop at the minimum. The part of the gradient along the set
+    vanishes at the minimum. So before each step ``p.grad`` is replaced by this part, and keeps this value
+    afterwards: call ``zero_grad``. Weight decay that is added to the gradient before the division has the
+    same problem, and is refused. A relative step on a sphere turns the weight by exactly the arctan of the
+    learning rate, independently of the scale of the loss; for orthonormal columns by slightly less.
 
-    The constraint holds after each step, until something else writes to the weight. Nothing of it is saved:
-    call ``constrain`` again when a run is resumed. A weight that has several names in the module is one
-    parameter. What trains the proof of its own constraint cannot be held in this way, and is refused. A
-    weight that a step leaves non-finite stays as it is, with one warning.
+    The constraint holds after each step, until something else writes to the weight. A checkpoint does not
+    save it: call ``constrain`` again when a run is resumed. A weight that has several names in the module is
+    one parameter. Constraints that train their own proof, such as :class:`spectral_param.LyapunovForm`,
+    cannot be held in this way and are refused. If a step makes a weight non-finite, it is not projected, and
+    one warning is given.
 
     Warns:
-        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before it.
+        UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before the
+            new constraint.
     """
-    # A string is a Sequence, too. Treat it as one (wrong) constraint, so that the message shows it whole.
+    # A string is a Sequence, too. Treat a string as one (wrong) constraint, so that the message shows all of
+    # it.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
     targets = targets_of(module, tensor_name)
@@ -182,10 +185,11 @@ def remove(module: M, tensor_name: str = "*") -> M:
     """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
 
     It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
-    longer needs this library: it can be scripted, exported, or loaded where the library is not installed. An
-    optimizer has to be made anew, because the parameters are new; but not for a weight that is held after the
-    step, which is let go. What :func:`constrain` has registered of another library is removed, too, and
-    adapters of :func:`spectral_param.nn.adapt` are merged.
+    longer needs this library: it can be scripted, exported, or loaded where the library is not installed.
+    Create the optimizer again, because the parameters are new. A weight that is held after the step is the
+    exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of other libraries
+    that :func:`constrain` registered are removed, too, and adapters of :func:`spectral_param.nn.adapt` are
+    merged.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
@@ -230,13 +234,13 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
 
 def make_plain(owner: nn.Module, name: str) -> None:
-    """Put a plain parameter or buffer in the place of a parametrized tensor, with the value that it has."""
+    """Replace a parametrized tensor by a plain parameter or buffer of the same value."""
     for link in owner.parametrizations[name]:  # type: ignore[index]
         if isinstance(link, Rotation):
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # Not what a read returned, whose memory is copied at the first write.
+    # A copy: the tensor that a read returns is copied only at the first write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 

@@ -1,4 +1,4 @@
-"""Weights that stay plain parameters and are put back into their sets after each step."""
+"""Registration of weights that stay plain parameters and are projected after each step."""
 
 from __future__ import annotations
 

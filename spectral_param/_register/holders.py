@@ -1,4 +1,4 @@
-"""The modules that hold weights: their gates and kernels, and those on which no constraint would hold."""
+"""Modules that own weights: their gates and kernels, and checks that a constraint would hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-# Blocks of rows in the tensors of a module whose names begin like this.
+# Number of blocks of rows in the tensors of a module, by the beginning of their names.
 _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     nn.LSTM: (("weight_hh", "weight_ih"), 4),
     nn.LSTMCell: (("weight_hh", "weight_ih"), 4),
@@ -27,7 +27,7 @@ _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
 
 
 def prepared(link: L, owner: nn.Module, name: str, gates: int | None) -> L:
-    """Return a copy of the constraint that knows how its module holds the weight."""
+    """Return a copy of the constraint with the gates and kernel shape of its module."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):
         link.gates = known_gates(owner, name) if gates is None else gates
@@ -98,7 +98,7 @@ def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int |
 
 
 def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None:
-    """Raise for a convolution whose kernel is no matrix, unless the constraints take every kernel."""
+    """Raise for a convolution whose kernel is no matrix, unless all constraints take every kernel."""
     kind = type(owner).__name__
     known = [link for link in chain if isinstance(link, Parametrization)]
     if len(known) < len(chain):
@@ -149,7 +149,7 @@ _OWN = (
 
 
 def _check_padding(owner: Any) -> None:
-    """Raise for a convolution whose padding makes its norm larger than that of its kernel."""
+    """Raise for a convolution whose norm is larger than the norm of its kernel because of its padding."""
     kind, mode, padding = type(owner).__name__, owner.padding_mode, owner.padding
     if mode not in ("zeros", "circular"):
         raise ValueError(
@@ -167,7 +167,7 @@ def _check_padding(owner: Any) -> None:
 
 
 def repeats_results(owner: Any) -> bool:
-    """Return whether a convolution pads circularly by so much that results occur twice."""
+    """Return whether a convolution pads circularly by so much that outputs repeat."""
     if owner.padding_mode != "circular" or isinstance(owner.padding, str):
         return False
     return any(2 * p > r for p, r in zip(owner.padding, _reach(owner), strict=True))
@@ -180,6 +180,6 @@ def _reach(owner: Any) -> tuple[int, ...]:
 def strides_of(owner: Any) -> tuple[int, ...]:
     """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
-        # Where the stride does not divide the image, the last and the first result are closer than a stride.
+        # If the stride does not divide the image, the last and the first output are closer than a stride.
         return (1,) * len(owner.stride)
     return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))

@@ -17,8 +17,8 @@ from spectral_param._parametrizations.tensors import originals_of
 def let_reset_renew(owner: nn.Module) -> None:
     """Let ``reset_parameters`` of a parametrized module renew its constrained weights, too.
 
-    PyTorch's own changes the weight that it reads, which is computed, and leaves a trained weight as it is.
-    The method is put into the class that PyTorch has made for this module alone.
+    PyTorch's method only overwrites the tensor that a read returns, and so leaves a trained weight unchanged.
+    The method is added to the class that PyTorch created for this module alone.
     """
     kind: Any = type(owner)
     for name in RESETS:
@@ -44,9 +44,9 @@ def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], Non
                     f"{type(links[0]).__name__} as the first one of {name!r}, whose originals only it knows. "
                     "Call spectral_param.remove, reset the parameters, then constrain the weight again."
                 )
-        # A cell of spectral_param.nn starts its own matrix itself.
+        # A cell of spectral_param.nn initializes its recurrent matrix itself.
         starts = [links for name, links in chains.items() if name not in getattr(self, "_starts_itself", ())]
-        for links in starts:  # First: the reset reads the weight, and originals may have no values.
+        for links in starts:  # First: the module's reset reads the weight, and originals may have no values.
             links[0].restart(*originals_of(links))
         reset(self)
 

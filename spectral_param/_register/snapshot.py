@@ -1,4 +1,4 @@
-"""A module before a constraint is registered, to which a failure returns."""
+"""Snapshot of a module before registration, restored if registration fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Snapshot:
             return
         if is_parametrized(self._owner, self._name):
             remove_parametrizations(self._owner, self._name)
-        for table, content in self._tables:  # In their order, and with the tensor that optimizers know.
+        for table, content in self._tables:  # In the same order, and the same tensor, which optimizers hold.
             table.clear()
             table.update(content)
         self._tensor.data = self._data

@@ -47,7 +47,7 @@ def targets_of(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, st
 
 @contextlib.contextmanager
 def naming(full: str, pattern: str) -> Iterator[None]:
-    """Let an error of the library say which of the matches of a pattern it is about."""
+    """Add to an error of the library which of several matching tensors it is about."""
     try:
         yield
     except ValueError as error:
@@ -77,7 +77,7 @@ def names_of(module: nn.Module, weight: Tensor | None) -> list[tuple[nn.Module, 
 
 
 def check_one_name(module: nn.Module, owner: nn.Module, name: str) -> None:
-    """Raise for a tensor of which another name would stay unconstrained."""
+    """Raise for a tied tensor: its other name would stay unconstrained."""
     kind, weight = type(owner).__name__, owner._parameters.get(name, owner._buffers.get(name))
     aliases = [full for part, other, full in names_of(module, weight) if part is not owner or other != name]
     if aliases:

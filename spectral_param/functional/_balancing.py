@@ -1,13 +1,13 @@
-r"""Matrices with rows and columns of sum 1: how logits are scaled to them, and the derivative.
+r"""Matrices with rows and columns of sum 1: computed from logits, with the derivative.
 
 Each T of finite numbers has one doubly stochastic W of the form
 
 .. math:: W_{ij} = e^{T_{ij} + f_i + g_j}
 
 (Sinkhorn 1964). For a given g, the f that makes the sums of the rows 1 is :math:`f_i = -\log \sum_j e^{T_{ij}
-+ g_j}`. What is left is to minimize the convex function :math:`φ(g) = -\sum_i f_i - \sum_j g_j`. With c the
-sums of the columns of W, its gradient is c - 1, and its second derivative is a Laplacian of the graph whose
-edges have the weights
++ g_j}`. It remains to minimize the convex function :math:`φ(g) = -\sum_i f_i - \sum_j g_j`. With c the sums
+of the columns of W, its gradient is c - 1, and its second derivative is a Laplacian of the graph whose edges
+have the weights
 
 .. math:: A_{jk} = \sum_i W_{ij} W_{ik}, \qquad (Lx)_j = \sum_k A_{jk} (x_j - x_k).
 
@@ -21,29 +21,29 @@ is taken.
 W(tT) for a smaller t is found in a few steps, and the scales for 2t are about twice those for t. So t starts
 where the differences of tT are at most 8, and doubles as soon as D < 1.
 
-L has no inverse, and where W is nearly reducible its couplings are below the rounding error of c. μ = 8nε is
-added to its diagonal: a rounding error of c then moves g by less than 1, within which W does not change
-beyond rounding. The last steps multiply W itself, because g of size 60 is known to 60ε only.
+L is singular, and if W is nearly reducible, couplings of L are below the rounding error of c. μ = 8nε is
+added to the diagonal of L: a rounding error of c then moves g by less than 1, which changes W by rounding
+only. The last steps multiply W itself, because a g of size 60 has an error of 60ε.
 
 The derivative: one elimination without cancellation
 ----------------------------------------------------
 A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, with a and b such that all sums of rows
-and columns are zero. P is symmetric, so it pulls gradients back, too. The first condition is :math:`a = W(G -
-1 b^T)` by rows. The second is that b is the fit of :math:`b_j - b_k` to the differences :math:`G_{ij} -
-G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
+and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition is
+:math:`a = W(G - 1 b^T)` by rows. The second condition says that b is the least-squares fit of :math:`b_j -
+b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
 
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 
 As a weighted mean over spanning trees, b has differences of at most n - 1 times the largest difference of G,
-however small the couplings are. Rounding keeps to this if it never adds the F of a node first: eliminating
-node k adds
+however small the couplings are. Rounding preserves this bound if the F of a node are never summed:
+eliminating node k adds
 
 .. math:: A_{ik} A_{kj} / d_k \;\text{to}\; A_{ij}, \qquad
           (F_{ik} A_{kj} + A_{ik} F_{kj}) / d_k \;\text{to}\; F_{ij}, \qquad d_k = \sum_j A_{kj},
 
 so that an error of F is relative to A on each edge. (For A alone this is the elimination of Grassmann, Taksar
-and Heyman 1985.) Finally, a row of P(G) is computed from the differences to where W is largest; the change
-there is minus the sum of the others.
+and Heyman 1985.) Finally, a row of P(G) is computed from differences to the column with its largest W; the
+entry of this column is minus the sum of the others.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Differences of tT at the first t.
+# Largest difference of entries of tT for the first t.
 _FIRST_RANGE = 8.0
-# The range of a step below which the whole step is taken, t doubles, and steps square the error.
+# If the range of a step is below these numbers, the whole step is taken; t doubles; steps square the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
-# The most steps on the host, and the number of steps on a device. A search for bad logits found 35, n = 64.
+# Largest number of steps on the host; number of steps on a device. A search for bad logits found 35, n = 64.
 STEPS = 50
-# Matrices that are scaled together on the host: their rows stay in a core's cache.
+# Number of matrices scaled together on the host, whose rows stay in a core's cache.
 CHUNK = 4096
 
 
 def last_steps(dtype: torch.dtype) -> int:
-    """Return how many steps take an error of 2 % to rounding: 2e-4, 2e-8, 2e-16."""
+    """Return the number of steps from an error of 2 % to rounding: 2e-4, 2e-8, 2e-16."""
     return 2 if dtype == torch.float32 else 3
 
 
-# The matrices of a batch are along the last dimension in all that follows: shapes are (n, n, B).
+# In all functions below, the last dimension is the batch: shapes are (n, n, B).
 
 
 def scaled(X: Tensor, looks: bool) -> Tensor:
     """Return W of logits X with the largest entry 0 in each row and column.
 
-    ``looks`` says whether the host may look at values, to end as soon as all matrices are done.
+    With ``looks`` the host reads values, to stop as soon as all matrices are done.
     """
     n, eps = X.shape[0], torch.finfo(X.dtype).eps
     t = _FIRST_RANGE / (-X.amin(dim=(0, 1))).clamp(min=_FIRST_RANGE)
@@ -101,7 +101,7 @@ def scaled(X: Tensor, looks: bool) -> Tensor:
 
 
 def newton_step(W: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the part of Newton's step to take, and the range of the whole one."""
+    """Return the fraction of Newton's step to take, and the range of the whole step."""
     n, B = W.shape[1:]
     shift = 8 * n * torch.finfo(W.dtype).eps
     step = _by_elimination(W, -excess, shift) if 4 * n * n <= B else _by_cholesky(W, -excess, shift)
@@ -119,7 +119,7 @@ def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
-    """Return the same node by node: for a great many small matrices."""
+    """Return the same node by node, which is faster for many small matrices."""
     n = len(W)
     A = [(W[:, k : k + 1] * W[:, k + 1 :]).sum(dim=0) for k in range(n)]  # A_kj for j > k
     shares, means = [], []
@@ -154,7 +154,7 @@ def _fit(W: Tensor, G: Tensor) -> Tensor:  # -> (n, B)
     for _ in range(n - 1):
         a, f = A[0, 1:], F[0, 1:]
         d = a.sum(dim=0)
-        d = torch.where(d > 0, d, 1)  # Couplings of 0 say nothing about b.
+        d = torch.where(d > 0, d, 1)  # A node with couplings of 0 gets b = 0.
         share, mean = a / d, f / d
         A = A[1:, 1:] + a[:, None] * share
         F = F[1:, 1:] + (a[:, None] * mean - f[:, None] * share)

@@ -16,8 +16,8 @@ For an invertible T this is V = S⁻¹MS' with the contraction M = (KᵀK + I/4)
 and the sum over time gives Σ‖y‖² ≤ Σ‖u‖² from x = 0: the gain is at most 1. Every system of gain below 1
 with ρ(A) < 1 has this form: that is the bounded real lemma. P = TᵀT is the storage function.
 
-The gain γ multiplies B and D. The radius r multiplies A and B, so that the transfer function at rz is what it
-was at z. The gain is then γ on the circle of radius r, hence outside of it, and ρ(A) ≤ r.
+The gain γ multiplies B and D. The radius r multiplies A and B, so that the new transfer function at rz equals
+the old one at z. The gain is then at most γ on and outside the circle of radius r, and ρ(A) ≤ r.
 
 Sources: the bounded real lemma, for instance in Zhou, Doyle and Glover, "Robust and optimal control" (1996),
 chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state space models" (2025).
@@ -25,11 +25,11 @@ chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded stat
 Rounding
 --------
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most
-δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is that of the weight's dtype plus 4N ε₆₄, for the
-products in double precision, N = n + p. T is triangular because δ depends on it: for QT in place of T, Q
-orthogonal, all is the same but δ, which is small for a T near the identity. H is enlarged by 2N ε₆₄,
-relatively, which covers the rounding errors of its Cholesky factor; what is proven above still holds. The
-gradient leaves δ and the enlargement out: they change V about as much as rounding does.
+δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is the rounding error of the weight's dtype, plus 4N
+ε₆₄ for the products in double precision, with N = n + p. T is triangular because of δ: if T is replaced by QT
+with an orthogonal Q, only δ changes, and δ is small for a T near the identity. H is enlarged by 2N ε₆₄,
+relatively, which covers the rounding errors of its Cholesky factor; the proof above stays valid. The gradient
+ignores δ and the enlargement, which change V about as much as rounding does.
 
 The gradient
 ------------
@@ -60,15 +60,15 @@ from spectral_param.functional._systems import System
 
 _EPS = torch.finfo(torch.float64).eps
 _TINY = float(torch.finfo(torch.float64).tiny)
-# Of the margin with which a storage function is sought.
+# ε of the additional output in :func:`_storage_roots`, as a fraction of the margin of the gain.
 _FRACTIONS = np.array([0.1, 1e-2, 1e-4])
-# The largest quotient of two units of states.
+# Largest quotient of the units of two states.
 _CONDITION = 1e12
 
 
 @where_double
 def evaluate(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Map:
-    """Return :func:`bounded` of ordinary tensors."""
+    """Return :func:`bounded` of plain tensors."""
     k, t = to_double(K), to_double(T).triu()
     V, Q, L = _value(k, t)
     factors = block_scales(V, t.shape[-1], radius, 1.0, gain) / (1 + _delta(V, t, eps))
@@ -86,7 +86,7 @@ def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ten
 
     Args:
         K: ``(..., n + m, n + p)``.
-        T: ``(..., n, n)``, of which the upper triangle is read.
+        T: ``(..., n, n)``; only the upper triangle is read.
         gain: γ.
         radius: r.
         eps: At least the rounding error of the dtype.
@@ -144,7 +144,7 @@ def _pull_back(G: Tensor, K: Tensor, T: Tensor, V: Tensor, Q: Tensor, L: Tensor)
     return _times(g_Q, T.mT), g_T.triu()
 
 
-# The way back: one given system, in double precision ---------------------------------------------------
+# The inverse map: originals of one given system, in double precision -----------------------------------
 
 
 def as_system(W: Tensor, n: int) -> System:
@@ -179,7 +179,8 @@ def gain_of(W: Tensor, n: int) -> float:
 def change(W: Tensor, given: Tensor, n: int) -> float:
     """Return the largest change of an entry relative to the largest of its block.
 
-    A counts as 1 at least, which is its bound, and D at least as the product of B and C.
+    The largest entry of A is taken as at least 1, the bound of A, and the largest entry of D as at least the
+    product of the largest entries of B and C.
     """
     if not bool(W.isfinite().all()):
         return math.inf
@@ -192,7 +193,7 @@ def change(W: Tensor, given: Tensor, n: int) -> float:
 def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield K and T of a weight of this gain, below 1, for one storage function after the other.
 
-    The map makes room for rounding to ``eps``. Where that does not leave W, it gives a weight near it.
+    The map shrinks its value for rounding to ``eps``. If this changes W, the originals give a weight near W.
     """
     for T in _storage_roots(as_system(W, n), gain):
         M = _times(_times(W.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse) * (1 + _delta(W, T, eps))
@@ -203,10 +204,11 @@ def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tens
 def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
     """Yield upper triangular T for which TᵀT may prove a gain of 1.
 
-    First those of the bounded real Riccati equation with an additional output √ε x, without which P would be
-    singular where C does not see a state. For a small enough ε the gain to both outputs is at most 1.
+    The first ones solve the bounded real Riccati equation with an additional output √ε x, without which P
+    would be singular if the output does not depend on some state. For a small enough ε the gain to both
+    outputs is at most 1.
 
-    Then a diagonal one, in which the weight has about its least norm. It proves the gain of systems in
+    The last one is diagonal, and gives the weight about its least norm. It proves the gain of systems in
     series, whose Riccati equations are ill conditioned.
     """
     A, B, C, D = system
@@ -223,7 +225,7 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
             yield torch.from_numpy(np.linalg.cholesky((P + P.T) / 2).T.copy())
         except (ValueError, np.linalg.LinAlgError):
             pass
-    couplings = np.zeros((n + 1, n + 1))  # Of all inputs together, and all outputs.
+    couplings = np.zeros((n + 1, n + 1))  # Sizes of all inputs together, and of all outputs.
     couplings[:n, :n], couplings[n, n] = A, singular_values(D)[0]
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
     log = least_norm(couplings, _CONDITION, enough=1.0).log

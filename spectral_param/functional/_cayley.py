@@ -19,16 +19,17 @@ The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, d
           g_B = B (g_M + g_M^H) - K_2.
 
 The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V of the paper's Theorem 3.2, up to
-the factor 2 between a skew matrix and its lower triangle. Z is kept for it. Computed from W as WD⁻¹ + I, it
-would cancel where A or B is large. For the phases of a complex D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im
-Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another convention for complex
-gradients.)
+the factor 2 between a skew matrix and its lower triangle. The backward pass needs Z, which is stored:
+computing Z = WD⁻¹ + I from W would cancel if A or B is large. For the phases of a complex D = diag(e^{iθ}),
+dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another
+convention for complex gradients.)
 
 Large originals
 ---------------
-The solve has an error of eps times the condition of I + M. Where this is too large, Z is computed in double
-precision, and beyond that by the Schur form of the skew matrix S above (docs/derivation_cayley.md, "Large
-originals"). If B has more rows than columns, its QR factor takes its place in S.
+The solve has an error of eps times the condition of I + M. If this is too large, Z is computed in double
+precision, and for even larger originals by the Schur form of the skew matrix S above
+(docs/derivation_cayley.md, "Large originals"). If B has more rows than columns, its QR factor replaces B in
+S.
 """
 
 from __future__ import annotations
@@ -60,24 +61,24 @@ _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
     for name in ("getrf", "getri")
 )
-# A solve is accurate enough up to this condition times √n: entries of A of about 64.
+# A solve is accurate enough up to this condition times √n, which corresponds to entries of A of about 64.
 _TAME = 64.0
 # Largest ‖T‖_F² for which numpy's path is taken.
 _SQUARES = 1e30
-# What a solve in double precision may have for a result in single precision, whose gradient has an error that
+# The same limit for a solve in double precision with a result in single precision. The error of its gradient
 # grows as the square of the condition.
 _TAME_IN_DOUBLE = 1e5
 
 
 class Inverse(NamedTuple):
-    """What the transform of (T₁ − T₁ᴴ)/2 and B takes and its gradient, in single or double precision."""
+    """Factors for the transform of (T₁ − T₁ᴴ)/2 and B and its gradient, in single or double precision."""
 
     Z: Tensor  # 2(I + M)⁻¹
-    Y: Tensor | None  # BZ, where it is known more precisely than as a product
+    Y: Tensor | None  # BZ, if it is known more precisely than the product
 
 
 class ShortInverse(NamedTuple):
-    """The same of one small real matrix, whose products numpy takes, and what they need beside it."""
+    """The same for one small real matrix, as numpy arrays."""
 
     Z: Array
     B: Array | None  # None if T is square.
@@ -106,9 +107,9 @@ def reference(T: Tensor, d: Tensor) -> Tensor:
 
 
 def inverse(T: Tensor) -> Inverse | ShortInverse:
-    """Return the inverse that the transform takes, for ordinary tensors without a graph."""
+    """Return the inverse that the transform needs, for plain tensors without a graph."""
     if not T.is_cpu:
-        # Without a look at the values, which would wait for the device.
+        # Without reading values, for which the host would wait.
         plus = _plus_identity(to_double(T))
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
@@ -133,7 +134,7 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
     """Return the inverse of one small matrix, or None if its condition may be above the limit."""
     entries = T.numpy()
     m, n = entries.shape
-    # Beyond, numpy would warn of what overflows. Not `>`, which is false for NaN; vdot does not warn.
+    # Above this, numpy would warn of overflow. Not `>`, which is false for NaN; vdot does not warn.
     if not np.vdot(entries, entries) < _SQUARES:
         return None
     top, B = (entries[:n], entries[n:]) if m > n else (entries, None)
@@ -165,7 +166,7 @@ def _inverse_by_scipy(A: Array) -> Array | None:
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
     """Return whether the condition of all matrices is at most the limit, by their inverse."""
-    # Two bounds: the Frobenius norms take a fifth of the time, the 1-norms are smaller for large matrices.
+    # Two bounds: Frobenius norms take a fifth of the time; 1-norms give smaller bounds for large matrices.
     for kind in ("fro", 1):
         first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))
         if float((first * second).max()) <= 2 * limit:  # False for NaN.
@@ -189,9 +190,9 @@ def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
 def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     """Return 2(I + M)⁻¹, computed mostly by matrix products; None if the result is not accurate.
 
-    The Hermitian part of I + M is positive definite, and so are those of its Schur complements: block
-    elimination needs no pivots. It is accurate unless A is very large. The check applies WᴴW = I to one
-    random vector.
+    The Hermitian part of I + M is positive definite, and so are the Hermitian parts of its Schur complements:
+    block elimination needs no pivots. The result is accurate unless A is very large. The check applies WᴴW =
+    I to one random vector.
     """
     n = len(plus)
     Z = _inverse_by_blocks(plus).mul_(2)
@@ -304,7 +305,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
-    # Each read of a weight comes here: on the host nobody asks where double precision is.
+    # Each read of a weight runs this line, so the host is not searched for double precision.
     of_both = _evaluate(T, d) if T.is_cpu else evaluate(T, d)
     return Map(
         of_both.value,
@@ -364,11 +365,12 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
 
     W is orthogonal (unitary) for a skew-symmetric (skew-Hermitian) A and entries of d of modulus 1. Every
     orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1 (Kahan
-    2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse (on a CPU, for
-    large n, a faster one by blocks where it is accurate), the backward pass two matrix products.
+    2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse, the backward
+    pass two matrix products. (On a CPU, for large n, block elimination replaces the inverse where it is
+    accurate.)
 
     Args:
-        A: Skew matrices of shape ``(..., n, n)``. Derivatives are those along skew matrices.
+        A: Skew matrices of shape ``(..., n, n)``. Derivatives are defined along skew matrices.
         d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
 
     Returns:
@@ -407,7 +409,7 @@ def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
     It can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass saves a
-    linear solve. (geotorch's own Cayley map is that of -A/2.)
+    linear solve. (geotorch's own Cayley map is the transform of -A/2.)
 
     Args:
         A: Skew matrices of shape ``(..., n, n)``.

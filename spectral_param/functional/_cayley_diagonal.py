@@ -1,4 +1,4 @@
-"""The diagonal D for which a weight W is the scaled Cayley transform of something.
+"""The choice of a diagonal D for which a weight W is a scaled Cayley transform.
 
 docs/derivation_cayley.md, "Choosing D", has the two steps: elimination of W + D with pivots of modulus at
 least 1, from the first n rows of a tall W (then Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹), and for a

@@ -20,11 +20,11 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """Return ``function`` for numpy arrays, too, as tensors of the same dtype.
+    """Return ``function`` such that it also takes numpy arrays, as tensors of the same dtype.
 
-    It refuses sparse ones, and anything else where the signature has a tensor.
+    For arguments whose annotation is a tensor, sparse arrays and all other types are refused.
     """
-    kinds = function.__annotations__  # As text, in the order of the arguments.
+    kinds = function.__annotations__  # Annotations as text, in the order of the arguments.
     names = tuple(name for name in kinds if name != "return")
 
     @functools.wraps(function)
@@ -66,7 +66,7 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
 
 
 def check_choices(**arguments: tuple[Any, Any]) -> dict[str, Any]:
-    """Return the values of the arguments; raise unless each is one of those that its ``Literal`` allows."""
+    """Return the values of the arguments; raise unless the ``Literal`` of each one contains its value."""
     for name, (value, allowed) in arguments.items():
         if value not in allowed.__args__:
             raise ValueError(f"{name}: expected one of {', '.join(allowed.__args__)}, got {value!r}.")
@@ -80,7 +80,7 @@ def check_bool(value: object, name: str) -> None:
 
 
 def check_time(radius: object, abscissa: object) -> None:
-    """Raise if a bound of discrete time and one of continuous time are given."""
+    """Raise if both a bound for discrete time and one for continuous time are given."""
     if radius is not None and abscissa is not None:
         raise ValueError(
             f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take radius "
@@ -89,7 +89,7 @@ def check_time(radius: object, abscissa: object) -> None:
 
 
 def described(value: object) -> str:
-    """Return what ``value`` is, in few words, whatever its size."""
+    """Return a short description of ``value``."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, (Tensor, np.ndarray)) else ""
@@ -134,7 +134,7 @@ def is_finite(value: Any) -> bool:
 
 
 def as_numbers(value: Any, name: str, expected: str, dtype: torch.dtype) -> Tensor:
-    """Return a tensor where it is; a number, and numbers in lists or arrays, on the host.
+    """Return a tensor on its device; make numbers, lists and arrays tensors on the host.
 
     Raises:
         ValueError: If it is something else. ``expected`` says what the caller accepts.
@@ -163,7 +163,7 @@ def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
 
 
 def check_matrix(X: Tensor, name: str, least_dims: int = 2) -> None:
-    """Raise unless X is a non-empty tensor of floating point or complex matrices, or of fewer dimensions."""
+    """Raise unless X is a non-empty floating point or complex tensor of at least this many dimensions."""
     check_tensor(X, name)
     if X.ndim < least_dims or X.numel() == 0:
         least, others = ("one dimension", "a number") if least_dims == 1 else ("two dimensions", "a bias")

@@ -1,22 +1,23 @@
-r"""What a recurrent network does to the difference of two states, entry by entry: comparison functions.
+r"""Comparison functions: bounds on how a recurrent network changes the difference of two states, by units.
 
 Two runs of a network read the same inputs, and d >= \|δ\| bounds the difference of their states. A comparison
 function g of each layer, monotone and homogeneous, bounds the next difference: \|δ⁺\| <= g(d, e), where e
-bounds the difference of what the layer reads (the next states of the layer before; nothing for the first
-one). If g(d) <= r d for one d > 0, for all layers together, the network contracts at the rate r in the norm
-max \|δ_i\|/d_i. The least such r is the Perron root of g. All of them have the form
+bounds the difference of the layer's inputs (the next states of the layer before; empty for the first layer).
+If g(d) <= r d for one d > 0, for all layers together, the network contracts at the rate r in the norm max
+\|δ_i\|/d_i. The least such r is the Perron root of g. All of them have the form
 
 .. math:: g(v)_i = (P v)_i + \max_{0 ≤ ν ≤ 1} \big(ν (Q v)_i + (1 - ν^2) (S v)_i\big), \qquad v = (d, e),
 
 with matrices P, Q, S >= 0 of a layer. (The maximum is (Sv)_i + (Qv)_i²/(4 (Sv)_i), or (Qv)_i if that ν > 1.)
 
-A network without gates, slopes in [-1, 1]: P = (\|U\|, \|W\|), U of the states and W of the input.
+A network without gates, slopes in [-1, 1]: P = (\|U\|, \|W\|) with the recurrent matrix U and the input
+matrix W.
 
 GRU (``_gru_growth.py`` has the Jacobian): with A = (\|U_z\|, \|W_z\|) and C = (\|U_n\|, \|W_n\|) +
 ¼ diag(q) (\|U_r\|, \|W_r\|), and update gates of at most z̄, g is z̄ d + (1 - z̄) f with
 f = max z̄ (1 + ν) A v + (1 - ν²) C v: at rates r <= 1 smaller z are no worse, since (r - z)/(1 - z) falls and
-z (1 + ν) A v rises with z. For z̄ = 1, as without a bound of the input, f(v) <= d alone proves the rate 1:
-then g is max(d, f).
+z (1 + ν) A v rises with z. If z̄ = 1 (for instance without a bound of the input), f(v) <= d proves the rate
+1: then g is max(d, f).
 
 LSTM: with forget gates of at most f̄ the cell stays within κ = 1/(1 - f̄) if it starts there. With
 i(1 - i), f(1 - f), o(1 - o) <= 1/4 and ν = \|g\| for the candidate g,
@@ -26,8 +27,8 @@ i(1 - i), f(1 - f), o(1 - o) <= 1/4 and ν = \|g\| for the candidate g,
 
 A gate σ(a) with \|x\| <= x̄, \|h\| <= 1 has a <= ‖row of W‖₁ x̄ + ‖row of U‖₁ + b, b signed.
 
-Every sum is one of non-negative numbers, so its rounding error is relative, at most the number of terms times
-the unit roundoff. So each d, once it is rounded, is a proof in double precision.
+All sums have non-negative terms, so their relative rounding errors are at most the number of terms times the
+unit roundoff. So any d, also a rounded one, gives a proof in double precision.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ import numpy as np
 from spectral_param._matrices import Array
 
 _EPS = float(np.finfo(np.float64).eps)
-# Relative size of a constant that is added to g: where no path leads from a state to another one, the least
-# rate is approached only, and cond(d) stays below 1e12 or so.
+# Relative size of a constant that is added to g. It keeps cond(d) below about 1e12 if no path leads from some
+# state to another: then no d attains the least rate.
 _FLOOR = 1e-12
-# Of Noda's iteration, which halves its error at first where the matrix is nearly reducible.
+# Largest number of steps of Noda's iteration, which at first only halves its error if the matrix is nearly
+# reducible.
 _STEPS = 100
 
 
@@ -56,7 +58,7 @@ class Layer(NamedTuple):
         crossed: Q.
         squared: S.
         outputs: The states that the next layer reads.
-        holds: Whether a state may be held, so that g(v) counts as at least d.
+        holds: Whether gates may keep a state unchanged, so that g(v) is taken as at least d.
     """
 
     linear: Array
@@ -67,10 +69,10 @@ class Layer(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A proven rate, and what proves it.
+    """A proven rate and its proof.
 
     Attributes:
-        rate: At least the largest quotient g(d)_i/d_i, also of the exact one.
+        rate: At least the largest quotient g(d)_i/d_i, also in exact arithmetic.
         scaling: d, of all layers one after the other; the largest entry is 1.
     """
 
@@ -79,30 +81,30 @@ class Root(NamedTuple):
 
 
 def comparison_root(layers: Sequence[Layer], goal: float | None = None, start: Array | None = None) -> Root:
-    """Return the least rate that a search finds for layers in a row, proven, and its d.
+    """Return the least rate that a search finds for stacked layers, with its proof d.
 
     Args:
         layers: Their comparison functions.
-        goal: End as soon as the rate is known to be at most this, or above it: no d has a rate below
+        goal: Stop as soon as the rate is known to be at most, or above, this number: no d has a rate below
             min g(d)_i/d_i.
-        start: A d. The rate is at most that of this one.
+        start: A d. The result's rate is at most the rate of this d.
     """
     size = sum(len(layer.linear) for layer in layers)
-    room = 1 + (2 * sum(layer.linear.shape[1] for layer in layers) + 40) * _EPS
+    rounding = 1 + (2 * sum(layer.linear.shape[1] for layer in layers) + 40) * _EPS
     best = Root(np.inf, np.ones(size))
     with np.errstate(all="ignore"):
         for d in [np.ones(size)] if start is None else [start / start.max(), np.ones(size)]:
-            found = _searched(layers, d, None if goal is None else goal / room, room)
+            found = _searched(layers, d, None if goal is None else goal / rounding, rounding)
             best = min(best, found, key=lambda root: root.rate)
-    return Root(best.rate * room, best.scaling)
+    return Root(best.rate * rounding, best.scaling)
 
 
-def _searched(layers: Sequence[Layer], d: Array, goal: float | None, room: float) -> Root:
-    """Return the least rate and its d after Noda's iteration, without room for rounding.
+def _searched(layers: Sequence[Layer], d: Array, goal: float | None, rounding: float) -> Root:
+    """Return the least rate and its d after Noda's iteration, without a margin for rounding.
 
-    A step is d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d. Where it does not lower σ,
-    as it may not because g is not linear, the next one is d <- d + g(d)/σ from the best d, which never raises
-    it.
+    A step is d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d. If a step does not lower
+    σ, which happens because g is not linear, the next step is d <- d + g(d)/σ from the best d, which never
+    raises σ.
     """
     best, values_of_best, is_safe = Root(np.inf, d), d, False
     for _ in range(_STEPS):
@@ -110,7 +112,7 @@ def _searched(layers: Sequence[Layer], d: Array, goal: float | None, room: float
         rate, x = float((values / d).max()), np.full(len(d), np.nan)
         if rate < best.rate * (1 - 1e-14):
             best, values_of_best, is_safe = Root(rate, d), values, False
-            if goal is not None and (rate <= goal or float((values / d).min()) > goal * room**2):
+            if goal is not None and (rate <= goal or float((values / d).min()) > goal * rounding**2):
                 break
             floor = _FLOOR * rate
             shifted = np.diag(np.full(len(d), (rate + floor) * (1 + 4 * _EPS))) - B - floor / len(d)
@@ -132,7 +134,7 @@ def _evaluated(layers: Sequence[Layer], d: Array) -> tuple[Array, Array]:
     for layer in layers:
         P, Q, S, outputs, holds = layer
         m = len(P)
-        if P.shape[1] == m:  # The first layer: what it reads is the same.
+        if P.shape[1] == m:  # The first layer's inputs are the same in both runs.
             v, of_v = d[start : start + m], np.eye(len(d))[start : start + m]
         else:
             v = np.concatenate([d[start : start + m], read])

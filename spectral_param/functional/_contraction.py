@@ -21,7 +21,7 @@ from spectral_param.functional._scaled_norm import CONDITION
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, to_scipy
 
 _REAL = "A diagonal metric is for networks with real units: take metric='full'."
-# A search among matrices of this size takes ten minutes and a gigabyte.
+# At this size a search takes ten minutes and a gigabyte.
 _MOST = 5000
 
 
@@ -29,11 +29,12 @@ class ContractionCertificate(NamedTuple):
     """Diagonal coordinates that prove a network with the recurrent matrix W contracting.
 
     Attributes:
-        scaling: The diagonal of Θ, ``(..., n)``; its largest and least entry are inverse to each other. NaN
-            where W is not finite.
-        rate: At least ‖ΘWΘ⁻¹‖, also of the exact one, ``(...)``. Of a leaky network: the rate of the network.
-        radius: ρ(W), ``(...)``. No proof of any kind has a smaller rate for W. Of a leaky network: ρ((1 - a)I
-            + aW).
+        scaling: The diagonal of Θ, ``(..., n)``; the product of its largest and least entry is 1. NaN where W
+            is not finite.
+        rate: At least ‖ΘWΘ⁻¹‖, also in exact arithmetic, ``(...)``. For a leaky network: the rate of the
+            network.
+        radius: ρ(W), ``(...)``. No proof of any kind has a smaller rate for W. For a leaky network: ρ((1 -
+            a)I + aW).
         condition: The largest entry of Θ divided by the least, ``(...)``.
     """
 
@@ -52,12 +53,12 @@ class Matrices(NamedTuple):
 
 
 def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCertificate:
-    """Return coordinates in which ‖W‖ is least, or at most ``enough``.
+    """Return diagonal coordinates in which ‖W‖ is least, or at most ``enough``.
 
     Args:
         W: Dense or sparse, as for :func:`spectral_param.analysis.lyapunov_certificate`.
         enough: The norm at which the search stops.
-        name: The caller's, for messages.
+        name: The caller's name, for messages.
     """
     matrices = matrices_of(W, name)
     if not is_sparse(W) and W.shape[-2] > W.shape[-1]:
@@ -66,7 +67,7 @@ def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCert
 
 
 def warn_of_gates(name: str) -> None:
-    """Warn that a diagonal metric of a gate's weight says nothing of the network."""
+    """Warn that a diagonal metric for the weight of a gate proves nothing about the network."""
     warnings.warn(
         f"{name}: expected the weight of a network without gates, got blocks of an LSTM or GRU. They act "
         "inside gates, so a diagonal metric of each block says nothing of the network. "
@@ -90,7 +91,7 @@ def matrices_of(W: Any, name: str) -> Matrices:
 
 
 def _as_csr(W: Any, name: str) -> Any:
-    """Return one sparse matrix in double precision, for a search."""
+    """Return one sparse matrix in double precision and CSR format."""
     check_sparse(W, name)
     matrix = to_scipy(W)
     if matrix.dtype.kind == "c":
@@ -118,12 +119,12 @@ def coordinates(W: Any, enough: float = 0.0) -> Array:
 
 
 def certificate(matrices: Matrices, scalings: list[Array], leak: float = 1.0) -> ContractionCertificate:
-    """Return what these coordinates prove.
+    """Return the certificate for these coordinates.
 
     Args:
         matrices: The matrices.
         scalings: The diagonal of Θ for each.
-        leak: a of the network (1 - a)h + aφ(Wh + …), whose rate and radius are wanted.
+        leak: The a of a network (1 - a)h + aφ(Wh + …); the rate and radius are then those of the network.
     """
     pairs = zip(matrices.each, scalings, strict=True)
     numbers = torch.tensor([_proven(W, theta, leak) for W, theta in pairs], dtype=torch.float64, device="cpu")

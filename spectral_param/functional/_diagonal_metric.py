@@ -1,4 +1,4 @@
-r"""Matrices that contract in diagonal coordinates, together with these coordinates.
+r"""Matrices that contract in diagonal coordinates, parametrized together with the coordinates.
 
 Discrete time
 -------------
@@ -29,10 +29,10 @@ for entries of θ that are small beside c, Θ = exp(θ).
 Rounding
 --------
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
-because they only scale it. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the
-condition of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term is for C. H is enlarged by 2n ε₆₄,
-which covers its rounding errors: H⁻¹Kᵀ is a contraction for every H ≥ KᵀK + I/4, because H - I/4 ≤ H². In
-continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
+which only scale entries. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the condition
+of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of C. H is
+enlarged by 2n ε₆₄, which covers its rounding errors: H⁻¹Kᵀ is a contraction for every H ≥ KᵀK + I/4, because
+H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
 
 The gradient
 ------------
@@ -75,12 +75,12 @@ def _half_log(condition: float) -> float:
 
 @where_double
 def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Map:
-    """Return :func:`contracting` of an ordinary tensor."""
+    """Return :func:`contracting` of a plain tensor."""
     exact = to_double(X)
-    W, *found = _value(exact, rate / _room(X, eps), condition)
+    W, *found = _value(exact, rate / _rounding_factor(X, eps), condition)
     if exact is not X:
         W = W.to(X.dtype)
-        if found[-1] is None:  # H is well conditioned, and a gradient needs no more digits than X.
+        if found[-1] is None:  # The dtype of X is enough for the gradient, because H is well conditioned.
             found = [X, *(t.to(X.dtype) for t in found[1:-1]), None]
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -101,7 +101,7 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
     """
     exact = to_double(X)
     d = log_coordinates(exact[..., -1, :], condition)
-    W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _room(X, eps))
+    W = lyapunov.contraction(exact[..., :-1, :]) * _ratios(d) * (rate / _rounding_factor(X, eps))
     return to_like(W, X)
 
 
@@ -128,13 +128,13 @@ def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (...,
     return (factor * scales) / scales.mT
 
 
-def _room(X: Tensor, eps: float) -> float:
+def _rounding_factor(X: Tensor, eps: float) -> float:
     n = X.shape[-1]
     return 1 + eps * n**0.5 + 4 * n * _EPS
 
 
 def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...]:
-    """Return W and what the gradient needs, all in double precision.
+    """Return W and factors for the gradient, all in double precision.
 
     Returns:
         W, X, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² and s, which is None for 1.
@@ -171,11 +171,12 @@ def _pull_back(
     return torch.cat([g_K, g_theta], dim=-2)
 
 
-# The way back: one given matrix, in double precision --------------------------------------------------
+# The inverse map: an original of one given matrix, in double precision --------------------------------
 
-# By how much a weight is moved inside, relatively.
-_ROOMS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# Conditions of Θ, beside the largest, at which rounding does little. At the last Θ is the identity.
+# Relative distances by which a weight is moved inside, tried in order.
+_MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
+# Conditions of Θ that are tried after the largest one, since rounding does less there. For the last one Θ is
+# the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
 
@@ -183,9 +184,9 @@ class _Attempt(NamedTuple):
     """One original for a V.
 
     Attributes:
-        beyond: What V misses in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
-        meant: V, moved to the bound if it is outside, and inside by a room.
-        original: The original of that.
+        beyond: The excess of V in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
+        meant: V, moved to the bound if V is outside, and then inside by a margin.
+        original: The original of ``meant``.
     """
 
     beyond: float
@@ -194,14 +195,14 @@ class _Attempt(NamedTuple):
 
 
 def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Return the [K; θ] in ``dtype`` whose map is nearest to V, and by how much ‖ΘVΘ⁻¹‖ > 1 for all Θ."""
+    """Return the [K; θ] in ``dtype`` whose image is nearest to V, and the excess of min ‖ΘVΘ⁻¹‖ over 1."""
     exact = torch.from_numpy(V)
 
-    def attempt(d: Array, room: float) -> _Attempt:
+    def attempt(d: Array, margin: float) -> _Attempt:
         A = torch.from_numpy(scaled(V, np.exp(d)))
         norm = float(torch.linalg.matrix_norm(A, 2))
-        divisor = max(1.0, norm / (1 - room))
-        K = lyapunov.contraction_inverse(A / divisor * _room(A, eps))
+        divisor = max(1.0, norm / (1 - margin))
+        K = lyapunov.contraction_inverse(A / divisor * _rounding_factor(A, eps))
         return _Attempt(norm - 1, exact / divisor, torch.cat([K, _row(d, condition)]))
 
     def image(X: Tensor) -> Tensor:
@@ -215,18 +216,18 @@ def dissipative_inverse(
 ) -> tuple[Tensor, float]:
     """Return the [Y; Z; θ] in ``dtype`` whose map is nearest to V, and the least μ(ΘVΘ⁻¹), if positive.
 
-    ``offset`` is |a|, as for :func:`dissipative`.
+    For ``offset`` see ``shift`` of :func:`dissipative`.
     """
     exact = torch.from_numpy(V)
 
-    def attempt(d: Array, room: float) -> _Attempt:
+    def attempt(d: Array, margin: float) -> _Attempt:
         A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
         values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
         mu, size = -float(values[0]), float(frobenius(A))
-        shift = max(0.0, mu + room * size)
+        shift = max(0.0, mu + margin * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
         root = (vectors * (values + shift - rounding).clamp(min=0).sqrt()) @ vectors.mT
-        # Θ²V = ΘAΘ. Y = root Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 would square the condition.
+        # Θ²V = ΘAΘ. Y is computed as root · Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 itself would square the condition.
         X = torch.cat([root * t, t[:, None] * (A - A.mT) / 4 * t, _row(d, condition)])
         return _Attempt(mu, exact - shift * identity_like(exact), X)
 
@@ -244,20 +245,21 @@ def _nearest(
     attempt: Callable[[Array, float], _Attempt],
     image: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, float]:
-    """Return the original of the nearest image that is found, and what V misses in the first coordinates.
+    """Return the original tried whose image is nearest to V, and the excess of V in the first coordinates.
 
-    ``search`` finds coordinates, and stops at the number beside it.
+    ``search`` is a pair: a function that finds coordinates, and a norm at which it may stop.
 
-    The most extreme Θ has the least norm, but multiplies rounding errors of the original by its condition.
-    Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that cancel in C.
-    So smaller conditions and some room are tried, too, and compared by what the map makes of the rounded
-    original: its distance from V, and that from what was meant, by which its own value moves if assigned.
+    The Θ of largest condition has the least norm, but multiplies rounding errors of the original by this
+    condition. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
+    cancel in C. So smaller conditions and some margins are tried, too. They are compared by the image of the
+    rounded original: by its distance from V, and by its distance from ``meant``, which is the error of
+    assigning the image again.
     """
     exact = torch.from_numpy(V)
     least, enough = search
     d = least(V, condition, enough=enough).log
     beyond, meant, _ = attempt(d, 0.0)
-    # As near as V can come.
+    # No member is nearer to V.
     goal = float((meant - exact).abs().max()) + 10 * len(V) * torch.finfo(dtype).eps * float(
         exact.abs().max()
     )
@@ -268,15 +270,15 @@ def _nearest(
         error = float((W - exact).abs().max() + (W - meant).abs().max())
         yield Attempt(X, error, error <= goal)
 
-    def rooms(d: Array) -> Iterator[tuple[float, Iterator[Attempt]]]:
+    def at_margins(d: Array) -> Iterator[tuple[float, Iterator[Attempt]]]:
         for limit in (math.inf, condition, *_CONDITIONS):
             if limit <= condition:
                 d = least(V, limit).log if limit > 1 else np.zeros(len(V))
-            for room in _ROOMS:
-                _, meant, X = attempt(d, room)
+            for margin in _MARGINS:
+                _, meant, X = attempt(d, margin)
                 yield float((meant - exact).abs().max()), attempts(meant, X)
 
-    best = nearest(rooms(d))
+    best = nearest(at_margins(d))
     assert best is not None
     return best.originals, beyond
 

@@ -17,9 +17,9 @@ The minimum over (d, u), for growing t, of
 .. math:: t u - \log\det(I - e^{-u} A^T A) - \sum_i \log(1 - d_i^2/c^2)                               (1)
 
 follows the least u = log ‖A‖². The second term is Σ_k e^(-ku) tr (AᵀA)^k / k. The Schatten norms are convex
-in d as the norm is, and they are log-convex, so (1) is convex. At its minimum the derivative for u says w₁ +
-w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. The derivative for d says, without the box, that the weighted sum of
-log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
+in d as the norm is, and they are log-convex, so (1) is convex. At the minimum of (1) the derivative for u
+gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
+of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
 least log ‖A‖² by at most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
 
 Let the A of (1) be divided by e^(u/2), R = (I - AᵀA)⁻¹, L = (I - AAᵀ)⁻¹ = I + A R Aᵀ and B = LA = AR. From
@@ -45,8 +45,8 @@ For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - 
 Cost
 ----
 A step is one inverse, one solve and a few products. 20 to 40 steps were needed for most matrices that were
-tried, a second for n = 256; up to 160 for triangular ones and others without a way back. The products of a
-sparse W cost next to nothing.
+tried, which takes a second for n = 256. Up to 160 steps were needed for triangular and other reducible
+matrices. Products with a sparse W have negligible cost.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ from spectral_param._matrices import Array, product, symmetric_product
 from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 
-# By how much t grows from one minimum to the next, and t/n of the first.
+# Factor on t from one minimum to the next, and t/n for the first minimum.
 _GROWTH, _FIRST = 10.0, 1.0
-# t/n of the last one. u, relative to the size of W, is then within about n/t of the least.
+# t/n for the last minimum. There u, relative to the size of W, is within about n/t of the least value.
 _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
-# Newton's decrement at which t grows; the largest number of steps. On the way to infinity, as for a
-# triangular matrix, 90 were needed for one t, and 160 for all. Where t grew earlier, the result was a
-# hundredth above the least.
+# Newton's decrement at which t grows; the largest number of steps. If d goes to infinity, as for a triangular
+# matrix, 90 steps were needed for one t, and 160 for all. If t grew earlier, the result was 1 % above the
+# least value.
 _CLOSE, _STEPS = 0.5, 1000
 # Sweeps of Osborne's balancing, for a start.
 _SWEEPS = 100
 # Steps of the power method, for a start.
 _POWERS = 20
-# Twice this over λ, Newton's decrement, is the least size of a step that is tried first. A step of 1/λ stays
-# inside if a function is self-concordant; most go one to three times as far.
+# The first step tried has at least the length 2 · _REACH / λ for Newton's decrement λ. For a self-concordant
+# function a step of length 1/λ stays inside; most steps can be one to three times as long.
 _REACH = 2.0
 # Below it e^(-u/2) overflows.
 _LEAST = -1400.0
@@ -95,7 +95,7 @@ class Scaling(NamedTuple):
 
 
 def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
-    """Return coordinates of condition at most ``condition`` in which ‖W‖ is least, or at most ``enough``.
+    """Return coordinates, of at most this condition, in which ‖W‖ is least or at most ``enough``.
 
     Args:
         W: Finite, float64, ``(n, n)``: an array or a scipy sparse array in CSR format.
@@ -115,7 +115,7 @@ def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
 
 
 def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Scaling:
-    """Return coordinates of condition at most ``condition`` in which μ(W) is least, or at most ``enough``."""
+    """Return coordinates, of at most this condition, in which μ(W) is least or at most ``enough``."""
     unit = power_of_two(W)
     W = W / unit
     d = _balanced(W, math.log(condition) / 2)
@@ -128,7 +128,7 @@ def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Sca
 
 
 def precision(n: int) -> float:
-    """Return by how much a norm of :func:`least_norm` may exceed the least one, relatively."""
+    """Return by how much a norm of :func:`least_norm` may exceed the least norm, relatively."""
     return 0.5 / (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
 
@@ -142,7 +142,7 @@ def scaled(W: Any, theta: Array) -> Any:
 
 
 def _about_square(A: Any) -> float:
-    """Return about ‖A‖², at most ‖A‖² and rarely less than half of it; 0 for A = 0 alone."""
+    """Return an estimate of ‖A‖² from below, rarely less than half of ‖A‖²; it is 0 only for A = 0."""
     x = np.random.default_rng(0).standard_normal(A.shape[1])
     square = float(np.linalg.norm(x))
     for _ in range(_POWERS):
@@ -165,7 +165,7 @@ def _balanced(W: Any, c: float) -> Array:
         e = np.exp(2 * d)
         rows = e * (squares @ (1 / e)) - diagonal
         columns = (squares.T @ e) / e - diagonal
-        # All at once: half of the step that balances one row and its column.
+        # For all rows at once: half of the step that balances a single row and its column.
         moved = d + (0.125 * np.log((columns.clip(0) + least) / (rows.clip(0) + least))).clip(-1, 1)
         moved = (moved - (moved.max() + moved.min()) / 2).clip(-0.9 * c, 0.9 * c)
         if abs(moved - d).max() < 0.01:
@@ -193,7 +193,7 @@ class _Norm:
         """Return the first and second derivatives for (d, u), ``(n + 1,)`` and ``(n + 1, n + 1)``."""
         R = _inverse(F)
         B = product(A, R)
-        L = symmetric_product(A, B.T)  # Without the I.
+        L = symmetric_product(A, B.T)  # L - I; the identity is added below.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1
@@ -257,9 +257,9 @@ def _joined(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> tuple[A
 
 def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
     """Add the derivatives of -Σ log(1 - d_i²/c²)."""
-    room, n = c**2 - d * d, len(d)
-    gradient[:n] += 2 * d / room
-    hessian.flat[: n * (n + 2) : n + 2] += 2 / room + 4 * d * d / room**2
+    inside, n = c**2 - d * d, len(d)
+    gradient[:n] += 2 * d / inside
+    hessian.flat[: n * (n + 2) : n + 2] += 2 / inside + 4 * d * d / inside**2
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
@@ -318,7 +318,7 @@ def _followed(
         done(1)
         if x[n] <= goal or t >= last or taken == _STEPS:
             return x[:n], float(x[n])
-        # Along the path of minima, x(t) = x(∞) + O(1/t), as far as it is inside.
+        # Extrapolate along the path of minima, x(t) = x(∞) + O(1/t), as long as the point is inside.
         grown = _GROWTH * t
         size = (1 - 1 / _GROWTH) * t
         while (moved := at(x + size * ahead, grown))[0] == math.inf:
@@ -339,7 +339,7 @@ def _searched(at: Any, value: float, decrement: float, size: float) -> tuple[Any
 
 
 def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:
-    """Return Newton's step, and the derivative of the minimum for t. H is overwritten."""
+    """Return Newton's step, and the derivative of the minimizer with respect to t. H is overwritten."""
     n = len(gradient)
     unit = np.sqrt(H.diagonal().clip(1e-300))
     H /= unit
@@ -348,7 +348,7 @@ def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:
     right[:, 0] = -gradient / unit
     right[-1, 1] = -1 / unit[-1]
     # Adding a constant to d changes the box alone, and on the way to infinity, as for a triangular matrix, H
-    # is singular to rounding. With a multiple of the identity the step is a descent all the same.
+    # is singular to rounding. With a multiple of the identity added, the step is still a descent direction.
     ridge, failed = 1e-14, True
     while failed and ridge < 1:
         F, failed = torch.linalg.cholesky_ex(torch.from_numpy(H + ridge * np.eye(n)))

@@ -1,6 +1,6 @@
 """Logits to matrices whose rows and columns have the sum 1, differentiable to any order.
 
-The mathematics, with its derivation, is in ``_balancing.py``. Ordinary tensors are one node of the graph.
+The mathematics, with its derivation, is in ``_balancing.py``. Plain tensors give one node of the graph.
 Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function
 whose derivative is a function of W by torch's operations, and so has derivatives itself.
 """
@@ -18,7 +18,8 @@ from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
 from spectral_param.functional._checks import check_matrix, check_real, with_arrays
 
-# Logits this far below the largest ones of their row and column count as this far below.
+# Logits that are lower than the largest ones of their row and column by more than this are raised to this
+# distance.
 LIMIT = 60.0
 
 
@@ -28,28 +29,28 @@ def doubly_stochastic(T: Tensor) -> Tensor:
     r"""Return the doubly stochastic matrices of logits: positive, with rows and columns of sum 1.
 
     :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` for the only f and g that make all sums 1. Logits of equal sizes
-    give 1/n; logits that prefer a permutation give nearly this permutation. A number that is added to a row
-    or a column of T changes nothing. The spectral norm and the spectral radius of W, and of any product of
-    such matrices, are 1.
+    give 1/n; logits that prefer a permutation give nearly this permutation. Adding a number to a row or a
+    column of T does not change W. The spectral norm and the spectral radius of W, and of any product of such
+    matrices, are 1.
 
-    The sums are 1 to rounding, also where W is nearly a permutation, or falls into parts that hardly mix;
-    entries are right to rounding of 1, small ones not to rounding of their own size. Sinkhorn's alternating
-    divisions, which have the same limit, are off by 5 % after twenty steps from logits of size 6 on. The
-    steps here are Newton's, and the gradient is one elimination: nothing is unrolled.
+    The sums are 1 to rounding, also if W is nearly a permutation or nearly splits into blocks. Entries have
+    absolute errors of about eps; the relative errors of small entries are larger. Sinkhorn's alternating
+    divisions converge to the same W, but for logits of size 6 and more, their error after twenty steps is 5
+    %. This function takes Newton steps, and computes the gradient by one elimination, without unrolling.
 
     **Limit.** Once the largest entry of each row, and then of each column, is subtracted, logits below -60
     count as -60. So no T whose entries differ by at most 60 is changed, and every finite T gives a doubly
-    stochastic matrix. The gradient is that of this function.
+    stochastic matrix. The gradient includes this limit.
 
     Source: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic matrices"
     (Annals of Mathematical Statistics 35, 1964).
 
     Args:
-        T: Real logits of shape ``(..., n, n)``: one matrix for each token, if need be.
+        T: Real logits of shape ``(..., n, n)``: for instance, one matrix for each token.
 
     Returns:
         Tensor of the shape and the dtype of T. In half precision, it is computed in single precision and
-        rounded. A matrix with NaN or infinite logits gives NaN, and leaves the others of its batch alone.
+        rounded. A matrix with NaN or infinite logits gives NaN, and does not affect others of its batch.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -72,12 +73,12 @@ def doubly_stochastic(T: Tensor) -> Tensor:
 
 
 def evaluate(T: Tensor) -> Map:
-    """Return W of an ordinary tensor."""
+    """Return W of a plain tensor."""
     W = _computed(T)
     version = None if W.is_inference() else W._version
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        # The caller has W, and may have written to it.
+        # The caller may have written to W.
         return (_pull_back(T, W if W._version == version else _computed(T), G),)
 
     return Map(W, pull_back, reference)
@@ -121,7 +122,7 @@ def _chunks(T: Tensor) -> list[slice]:
 
 
 def _computed(T: Tensor) -> Tensor:
-    """Return W of an ordinary tensor."""
+    """Return W of a plain tensor."""
     n, looks = T.shape[-1], T.is_cpu
     W, matrices = torch.empty_like(T, memory_format=torch.contiguous_format), T.reshape(-1, n, n)
     for chunk, out in ((c, W.view(-1, n, n)[c]) for c in _chunks(T)):
@@ -139,7 +140,8 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
         X = _working(logits[chunk])
         w, g = (_last(_working(t[chunk])).contiguous() for t in (values, grads))
         P = balancing.tangent(w, g).movedim(-1, 0)
-        # Where no logit is beyond the limit, the sums of P are zero, and what is subtracted does not matter.
+        # If no logit is beyond the limit, the sums of P are zero, and the subtracted maxima do not affect the
+        # gradient.
         if not T.is_cpu or not bool((X.amax(dim=(1, 2)) - X.amin(dim=(1, 2)) <= LIMIT).all()):
             (P,) = differentiated(reduced, (X,), [P], (True,))  # type: ignore[assignment]
         results[chunk] = P

@@ -14,20 +14,21 @@ Giselsson and Boyd, "Linear convergence and metric selection for Douglas-Rachfor
 
 The resolvent
 -------------
-z = (I + αF)⁻¹(u) is φ(p) for the p with αp + (1 - α)φ(p) = u. φ itself is the resolvent of α = 1 only, but
-for ReLU it is that of every α.
+z = (I + αF)⁻¹(u) is φ(p) for the p with αp + (1 - α)φ(p) = u. φ itself is the resolvent for α = 1; for ReLU
+it is the resolvent for every α.
 
 The error
 ---------
-With d = z - w after a step, z = φ(Wz + c + e) for e = (I - W)d - d/α. So d is a residual, which needs no
-product.
+With d = z - w after a step, z = φ(Wz + c + e) for e = (I - W)d - d/α. So d is a residual that is computed
+without a further product.
 
 Gradients
 ---------
 With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives λ = D(Wᵀλ + g) to c and λzᵀ
-to W. The equation of λ has the form of that of z, with Wᵀ for W and D for φ. D is the inverse of I + F for
-F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Wᵀ has its numerical range in the coordinates Θ⁻¹. So the
-same iteration converges. A gradient h of λ gives μ = D(Wμ + h) to g, μλᵀ to Wᵀ, and (Wμ + h)∘(Wᵀλ + g) to D.
+to W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D for φ. D is the inverse
+of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Wᵀ has its numerical range in the coordinates
+Θ⁻¹. So the same iteration converges. A gradient h of λ gives μ = D(Wμ + h) to g, μλᵀ to Wᵀ, and (Wμ + h)∘(Wᵀλ
++ g) to D.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _STEPS = 60
 
 
 class Problem(NamedTuple):
-    """What the iterations of an equation share.
+    """Constants of the iterations for one W.
 
     Attributes:
         V: ``(n, n)``.
@@ -71,7 +72,7 @@ class Found(NamedTuple):
 
     Attributes:
         z: ``(rows, n)``.
-        iterations: How many it took.
+        iterations: The number of iterations taken.
     """
 
     z: Tensor
@@ -123,7 +124,7 @@ def resolvent_of(phi: Entrywise, alpha: float) -> Entrywise:
     """Return (I + αF)⁻¹ for φ = (I + F)⁻¹ with slopes from 0 to 1."""
     if isinstance(phi, torch.nn.ReLU):
         return phi
-    last: list[Tensor] = []  # The p of the step before, from which the next one is near.
+    last: list[Tensor] = []  # The p of the step before, a start near the next p.
 
     def resolvent(u: Tensor) -> Tensor:
         p = _root(phi, alpha, u, last[0] if last else u)
@@ -205,7 +206,7 @@ class _Equilibrium(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
-    """(W, D, g, problem) -> the λ = D(Wλ + g) of rows."""
+    """(W, D, g, problem) -> the solution λ of λ = D(Wλ + g), by rows."""
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, slope: Tensor, g: Tensor, problem: Problem) -> Tensor:

@@ -3,13 +3,14 @@
 e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, for which the Taylor
 polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
 by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
-The norm is the 1-norm, for a skew-symmetric A with A⁴ at hand a bound of the spectral norm, which is up to √n
-times smaller: fewer squarings, each of which doubles the rounding error.
+The norm is the 1-norm. For a skew-symmetric A it is a bound of the spectral norm, computed from A⁴ and up to
+√n times smaller: fewer squarings, each of which doubles the rounding error.
 
 ``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
 degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
 a recurrence raises it to high powers. Its backward pass computes the exponential of a matrix of twice the
-size, which is eight times the work; that of the products below is twice the work of the forward pass.
+size, which is eight times the work; the backward pass of the products below is twice the work of the forward
+pass.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ def _norm(A: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
 
 
 class _Steps(NamedTuple):
-    """The steps of scaling and squaring: what the backward pass needs."""
+    """Intermediate results of scaling and squaring for the backward pass."""
 
     halvings: Array  # s, (..., 1, 1)
     powers: list[Tensor]  # A to A⁴ of the scaled A
     sums: list[Tensor]  # The factors of A⁴, from the innermost to the outermost
-    roots: list[Tensor]  # What is squared
+    roots: list[Tensor]  # The matrices that are squared
 
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
-    """Return the exponentials, the bounds of the norms that decided about s, on the host, and the steps."""
+    """Return the exponentials; the bounds of norms from which s was chosen, on the host; and the steps."""
     limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
     # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
     norm = _norm(A)
@@ -60,7 +61,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
             s = _halvings(least, limit)
     else:
-        # The host looks once, at all that decides.
+        # One transfer to the host brings all norms.
         divisor = torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype).exp2()
         powers = _four_powers(A / divisor)
         bound = _norm(powers[3]) ** 0.25 * divisor if skew else norm
@@ -68,7 +69,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
         least = np.minimum(*norms)
         tried = np.where(np.isfinite(least), np.log2(divisors), 0)
         s = _halvings(least, limit)
-    # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Halvings that were not needed are taken back, exactly.
+    # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Surplus halvings are undone exactly.
     if tried is not s and (back := tried - s).any():
         powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
     identity = identity_like(A)
@@ -90,7 +91,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
 
 
 def _halvings(norm: Array, limit: float) -> Array:
-    """Return s for norms; 0 for those that are not finite."""
+    """Return s for each norm; 0 if the norm is not finite."""
     sizes = np.where(np.isfinite(norm), norm / limit, 1)
     return np.ceil(np.log2(np.maximum(sizes, 1)))
 
@@ -108,7 +109,7 @@ def _powers_of_two(exponents: Array, A: Tensor) -> Any:
 
 
 def _choices(s: Array, A: Tensor) -> Tensor | None:
-    """Return s where its matrices are, or None for a single one."""
+    """Return s on the device of its matrices, or None for a single s."""
     return None if s.size == 1 else torch.from_numpy(s).to(A.dtype).to(A.device, non_blocking=True)
 
 
@@ -136,7 +137,7 @@ def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
 
 
 def _evaluated(A: Tensor, skew: bool) -> tuple[Map, Tensor]:
-    """Return the exponentials of plain tensors, and the norms that decided."""
+    """Return the exponentials of plain tensors as a map, and the norms from which s was chosen."""
     E, norm, steps = _scale_and_square(A, skew)
     return Map(E, lambda G, _: (_pull_back(steps, G),), lambda A: _scale_and_square(A, skew)[0]), norm
 
@@ -175,7 +176,7 @@ def exponential(A: Tensor) -> Tensor:
     return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)
 
 
-# From this norm on, squaring leaves fewer than five digits in single precision, eleven in double precision.
+# From this norm on, squaring leaves fewer than five correct digits in single precision, eleven in double.
 _LARGE = 64.0
 
 
@@ -202,7 +203,7 @@ def _evaluated_skew(A: Tensor) -> Map:
         return known
     large = large.to(A.device, non_blocking=True)
     exact = _by_schur_form(to_double(torch.where(large, A, 0)))
-    # The basis of the form is orthogonal to some roundings only.
+    # The basis of the form is orthogonal only to some rounding errors.
     exact = to_like(1.5 * exact - 0.5 * exact @ (exact.mT @ exact), A)
     lost = large & ~known.value.isfinite()  # Such entries have no derivative.
 
@@ -227,10 +228,10 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
               \begin{pmatrix} E_1 & * \\ E_2 & * \end{pmatrix} =
               \exp \begin{pmatrix} A & -B^T B / s \\ s I & 0 \end{pmatrix} .
 
-    This is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which has no
-    derivative at B = 0. s is the size of T, so that the matrix is nearly skew. Another way is the m × m
-    exponential of the skew B·baseᵀ - base·Bᵀ + base·A·baseᵀ, applied to the base. It is cheaper for m < 2n,
-    and orthogonal to rounding for every T; so it is taken where T is large.
+    This is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which is not
+    differentiable at B = 0. The number s is the size of T, so that the matrix is nearly skew. Alternatively,
+    the m × m exponential of the skew matrix B·baseᵀ - base·Bᵀ + base·A·baseᵀ is applied to the base. This is
+    cheaper for m < 2n, and orthogonal to rounding for every T; so it is also used for a large T.
     """
     m, n = T.shape[-2:]
     given = T
@@ -249,7 +250,7 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
     if values and not T.is_cpu:
-        # A device waits once, for the norm, which is at least the size of T.
+        # The host waits once for the device, for the norm, which is at least the size of T.
         known, norm = _evaluated(block.detach(), skew=False)
         if not bool((norm <= _LARGE).all()):
             return to_like(_rotated(base, A, B), given)

@@ -1,17 +1,17 @@
-r"""The weights nearest to those of a GRU or LSTM for which a rate is proven.
+r"""The weights nearest to those of a given GRU or LSTM that have a proven rate.
 
-For a fixed scaling d the proof is one inequality h_i <= r for each unit i, of its own rows alone: of \|U\| in
-all gates, and of \|W\| and b of the gate that holds (``_comparison.py`` has the comparison functions). So the
-nearest member for this d is found unit by unit. With X these numbers and X⁰ those of the given weights, it
-obeys X = max(X⁰ - λ ∂h/∂X, 0), without the maximum for b, with the λ >= 0 for which h(X) = r. Each sweep
-takes the slopes where the last one ended, and finds λ by bisection. The outer search is over log d, by
-L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
+For a fixed scaling d the proof is one inequality h_i <= r for each unit i, which depends only on the rows of
+this unit: of \|U\| in all gates, and of \|W\| and b in the gate that holds the state (``_comparison.py`` has
+the comparison functions). So the nearest member for this d is found unit by unit. Let X be these numbers for
+the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂h/∂X, 0), without the maximum for b, for the λ
+>= 0 with h(X) = r. Each sweep takes the slopes where the last one ended, and finds λ by bisection. The outer
+search is over log d, by L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
 
-Of an LSTM, whose unit has the states h and c, the best scaling of c for a scaling d of h is known. With
-forget gates of at most f̄, and R the part of δc⁺ that differences of h make, d_c = R/(r - f̄) is the least
-that obeys δc⁺ <= r d_c, and so h = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
+The unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. With
+forget gates of at most f̄, and with the part R of δc⁺ that comes from differences of h, the least d_c with
+δc⁺ <= r d_c is R/(r - f̄), and so h = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
 
-The set is not convex: what is found is a local optimum.
+The set is not convex, so the result is a local optimum.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from spectral_param.functional._network_contraction import Contraction, Proof, p
 from spectral_param.functional._recurrent_modules import check_input_bound, torch_layers
 
 _NAME = "contracting_"
-# Sweeps for each d, which begin at the slopes of the one before; then for the last one.
+# Number of sweeps for each d, which start from the slopes of the previous d, and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
 # Largest \|log d\|: the condition of a proof stays below 1e10.
 _REACH = 11.5
-# By how much recurrent weights are scaled further: layers in a row that all reach a rate have a common one
-# that is a little larger.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+# Recurrent weights are scaled further by 1 minus these numbers, tried in order: stacked layers that all reach
+# a rate have a slightly larger common rate.
+_MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 #: X ``(n, k)`` and log d ``(n,)`` -> h ``(n,)``.
 Growth = Callable[[Tensor, Tensor], Tensor]
@@ -70,9 +70,9 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
         given = [_Tensors(t.W.clone(), t.U.clone(), tuple(map(torch.clone, t.biases))) for t in every]
         flat = [each for row in layers for each in row]
         found = [_Search(layer, rate, bool(t.biases)).run() for t, layer in zip(every, flat, strict=True)]
-        for room in _ROOMS:
+        for margin in _MARGINS:
             for tensors, start, layer, X in zip(every, given, flat, found, strict=True):
-                _write(tensors, start, layer, X, room)
+                _write(tensors, start, layer, X, margin)
             layers = torch_layers(module, bound, _NAME)
             proof = prove(layers)
             if _is_proven(proof, rate):
@@ -94,7 +94,7 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
 
 
 def _check(module: nn.Module, rate: float, input_bound: float | None) -> None:
-    """Raise as for a scaling, unless it is for a gate that could be closed."""
+    """Raise the errors of scaling, except for a held gate: its weights can be moved here."""
     trial = copy.deepcopy(module)
     if not is_parametrized(trial):
         for name, parameter in trial.named_parameters():
@@ -116,33 +116,33 @@ def _tensors(module: Any) -> list[_Tensors]:
     return [_Tensors(parts[0], parts[1], tuple(parts[2:4])) for parts in module.all_weights]
 
 
-def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, room: float) -> None:
-    """Write what was found, a little inside for the rounding; what has not moved keeps its bits."""
+def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin: float) -> None:
+    """Write the weights found, moved slightly inside for rounding; unchanged weights keep their bits."""
     n, rows, eps = layer.units, _held(layer), torch.finfo(tensors.U.dtype).eps
     U, W, b = (torch.from_numpy(part) for part in (layer.hidden, layer.inputs[rows], layer.bias[rows]))
     p = X[:, : len(U)].unflatten(1, (-1, n)).transpose(0, 1).flatten(0, 1)
-    u = torch.where((p == U.abs()) & (room == 0), U, torch.copysign(p * ((1 - 4 * eps) * (1 - room)), U))
+    u = torch.where((p == U.abs()) & (margin == 0), U, torch.copysign(p * ((1 - 4 * eps) * (1 - margin)), U))
     w = X[:, len(U) : -1]
     w = torch.where(w == W.abs(), W, torch.copysign(w * (1 - 4 * eps), W))
     tensors.U.copy_(to_like(u, tensors.U))
     tensors.W[rows] = to_like(w, tensors.W)
     change = X[:, -1] * 2**0.5 - b
     for bias, old in zip(tensors.biases, start.biases, strict=True):
-        # Each bias gets half of it; the rest is for the rounding of both.
+        # Each bias gets half of the change, minus a margin for the rounding of both.
         half = to_like(change / 2 - 8 * eps * (1 + b.abs()), old)
         bias[rows] = torch.where(to_like(change, old) < -8 * eps, old[rows] + half, old[rows])
 
 
 def _held(layer: Weights) -> slice:
-    """Return the rows of the gate that holds the state: z of a GRU, f of an LSTM, both the second one."""
+    """Return the rows of the gate that holds the state: the second one, z of a GRU or f of an LSTM."""
     return slice(layer.units, 2 * layer.units)
 
 
 class _Search:
     r"""The search for one layer in one direction.
 
-    X has \|U\| of all gates, and \|W\| and b/√2 of the one that holds. Two biases share b: moved by half of
-    it each, their squared change is that of b/√2.
+    X consists of \|U\| of all gates, and of \|W\| and b/√2 of the gate that holds the state. b is the sum of
+    two biases: if each moves by half the change of b, their squared change is that of b/√2.
     """
 
     def __init__(self, layer: Weights, rate: float, has_bias: bool) -> None:
@@ -152,7 +152,7 @@ class _Search:
         self.given = torch.cat([U, W, b[:, None] / 2**0.5], dim=1)
         self.lower = torch.zeros_like(self.given)
         self.lower[:, -1] = -math.inf
-        # What a bound says nothing of, or that does not exist, stays.
+        # Numbers that no bound depends on, or that do not exist, stay.
         self.moves = torch.ones_like(self.given)
         holds = layer.kind == "GRU" and not layer_is_bounded(layer)
         if holds:
@@ -172,7 +172,7 @@ class _Search:
         self.best, self.least = self.last, math.inf
 
     def run(self) -> Tensor:
-        """Return the nearest X that is found."""
+        """Return the nearest X found."""
         bounds = scipy.optimize.Bounds(-_REACH, _REACH)
         options = {"maxiter": _STEPS, "maxls": 8}
         log_d = np.zeros(len(self.given))
@@ -188,7 +188,7 @@ class _Search:
         x = torch.from_numpy(np.array(log_d))
         for _ in range(sweeps):
             slopes = self._slopes(self.last, x)[0] * self.moves
-            # A mean, since the slopes of the maximum over ν change by leaps.
+            # A mean, because the slopes of the maximum over ν jump.
             self.slopes = slopes if self.slopes is None else (self.slopes + slopes) / 2
             self.last, multiplier = self._along(self.slopes, x)
             value = float((self.last - self.given).square().sum()) / 2
@@ -197,7 +197,7 @@ class _Search:
         return value, self._slopes(self.last, x, multiplier)[1].numpy()
 
     def _slopes(self, X: Tensor, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the slopes of each h by its own rows, and of their sum with weights by log d."""
+        """Return the derivatives of each h by its own rows, and of the weighted sum of all h by log d."""
         with torch.enable_grad():
             X, x = X.clone().requires_grad_(), x.clone().requires_grad_()
             h = self.growth(X, x)
@@ -226,7 +226,7 @@ class _Search:
 
 
 def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
-    """Return h of a layer: that it is at most r for each unit proves the rate."""
+    """Return h of a layer; h <= r for all units proves the rate r."""
     n, gates = layer.units, len(layer.hidden) // layer.units
     bound = layer.input_bound if math.isfinite(layer.input_bound) else 0.0
     candidate = torch.from_numpy(np.abs(layer.candidate_bias))
@@ -250,7 +250,7 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
         (i, f, g, o), _, argument = parts(X, log_d)
         held = torch.sigmoid(argument)
         R = _largest(i / 4, g) + (1 + argument.clamp(max=50).exp()) * f / 4
-        # Of a gate that reaches the rate: larger than any rate, and the more, the larger it is.
+        # For a gate that reaches the rate: a number larger than any rate, increasing with the gate.
         outside = 1e3 + argument + R
         return torch.where(held < rate, rate * R / (rate - held).clamp(min=1e-9) + o / 4, outside)
 

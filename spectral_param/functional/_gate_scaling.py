@@ -1,4 +1,4 @@
-"""The largest recurrent weights of a GRU or LSTM that one has for which a rate is proven."""
+"""The largest multiples of the recurrent weights of a given GRU or LSTM that have a proven rate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from spectral_param.functional._recurrent_modules import check_input_bound, refu
 
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
-# By how much the rates of single layers stay below the one that is asked for, relatively: none for one
-# layer. Where several layers in a row reach it, their common rate is a little larger. Between the last two
-# of these it is found to ``_CLOSE``.
-_ROOMS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
+# Relative margins between the rates of single layers and the requested rate, tried in order; 0 for one layer.
+# If several stacked layers reach a rate, their common rate is slightly larger. Bisection finds the margin
+# between the last two to ``_CLOSE``.
+_MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 
 
@@ -65,7 +65,7 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
 
 
 class _Scaling:
-    """The recurrent weights of layers, each scaled to less than a rate, so that all together have it."""
+    """Scales the recurrent weights of each layer, so that all layers together have a rate."""
 
     def __init__(self, module: nn.Module, layers: Sequence[Sequence[Weights]], rate: float) -> None:
         self.module, self.rate, self.bound = module, rate, layers[0][0].input_bound
@@ -74,18 +74,18 @@ class _Scaling:
         self.kept = [weight.clone() for weight in self.weights]
 
     def search(self) -> None:
-        """Scale by the largest factors that are found.
+        """Scale by the largest factors found.
 
         Raises:
-            NotProvenError: If there are none. The weights are those of before.
+            NotProvenError: If there are none. The weights are then unchanged.
         """
         least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
         failed = 0.0
-        for room in _ROOMS:
-            factors = self.scale(room, least, most)
+        for margin in _MARGINS:
+            factors = self.scale(margin, least, most)
             if self.is_proven():
                 break
-            failed, most = room, factors
+            failed, most = margin, factors
         else:
             self.multiply([1.0] * len(self.weights))
             raise NotProvenError(
@@ -93,18 +93,18 @@ class _Scaling:
                 "weights that give each of them half of it. Scale down weight_ih of the later layers, or "
                 "take fewer."
             )
-        while room - failed > _CLOSE:
-            middle = (failed + room) / 2
+        while margin - failed > _CLOSE:
+            middle = (failed + margin) / 2
             tried = self.scale(middle, factors, most)
             if self.is_proven():
-                room, factors = middle, tried
+                margin, factors = middle, tried
             else:
                 failed, most = middle, tried
         self.multiply(factors)
 
-    def scale(self, room: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
-        """Scale each layer to a rate of its own, and return the factors, which lie between these."""
-        rate, ranges = self.rate * (1 - room), zip(self.layers, self.weights, least, most, strict=True)
+    def scale(self, margin: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
+        """Scale each layer to a rate by itself, and return the factors, between ``least`` and ``most``."""
+        rate, ranges = self.rate * (1 - margin), zip(self.layers, self.weights, least, most, strict=True)
         factors = [_factor(layer, rate, weight.dtype, low, high) for layer, weight, low, high in ranges]
         self.multiply(factors)
         return factors
@@ -130,7 +130,7 @@ def _recurrent(module: Any) -> list[Tensor]:
 
 
 def _check_possible(layer: Weights, rate: float) -> None:
-    """Raise where no recurrent weights, however small, have the rate."""
+    """Raise if no recurrent weights, however small, have the rate."""
     reach = layer.scaled(0.0).reach()[0]
     unit = int(np.argmax(reach))
     if reach[unit] < rate or (layer.kind == "GRU" and rate == 1):
@@ -158,7 +158,7 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
     """Return the largest t, to 1e-8, for which a layer has the rate by itself, once rounded.
 
-    It has the rate for ``least``, and t <= ``most``.
+    The layer must have the rate for t = ``least``; t is at most ``most``.
     """
     if has_rate(layer.scaled(most), rate):
         return most

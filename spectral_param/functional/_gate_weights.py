@@ -40,7 +40,7 @@ class Weights:
         candidate_bias: b_hn of a GRU, ``(n,)``.
         input_bound: The largest entry of an input; infinite if none is known.
         output_bound: The largest entry of a state; infinite for ReLU.
-        limit: The largest arguments of the update gates, ``(n,)``, if they are clamped.
+        limit: The largest arguments of the update gates, ``(n,)``, if the arguments are clamped.
         scaling: A d that has a rate, ``(n,)``, if one is known.
     """
 
@@ -62,7 +62,7 @@ class Weights:
 
     @property
     def states(self) -> int:
-        """Number of states: of an LSTM h and c."""
+        """Number of states: h, for an LSTM h and c."""
         return self.units * (2 if self.kind == "LSTM" else 1)
 
     def scaled(self, factor: float) -> Weights:
@@ -77,20 +77,21 @@ class Weights:
         return np.abs(self.hidden[rows]), np.abs(self.inputs[rows]), self.bias[rows]
 
     def reach(self) -> tuple[Array, Array]:
-        """Return z̄ of a GRU or f̄ of an LSTM, the largest values of the gate that holds, and 1 - z̄."""
+        """Return the largest values of the gate that holds the state (z̄ or f̄), and 1 minus them."""
         U, W, b = self.gate("z" if self.kind == "GRU" else "f")
         rows, inputs = U.sum(axis=1), W.sum(axis=1)
-        # Without a bound, a gate that reads no input has one all the same.
+        # A gate without inputs is bounded even if no bound of the inputs is known.
         with np.errstate(invalid="ignore"):
             inputs = np.where(inputs > 0, inputs * self.input_bound, 0.0)
-        # Unlike the other sums, this one has signs: its rounding is relative to the moduli.
-        room = (sum(U.shape) + W.shape[1] + 8) * _EPS
-        a = np.minimum(inputs + rows + b + room * (inputs + rows + np.abs(b)), self.limit)
+        # Terms of this sum have signs, unlike the other sums: its rounding is relative to the sum of the
+        # moduli.
+        rounding = (sum(U.shape) + W.shape[1] + 8) * _EPS
+        a = np.minimum(inputs + rows + b + rounding * (inputs + rows + np.abs(b)), self.limit)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
 
     def cell_bound(self) -> Array:
-        """Return κ of an LSTM, which its cells stay within; infinite where a forget gate reaches 1."""
+        """Return κ, the bound of the cells of an LSTM; infinite where a forget gate reaches 1."""
         with np.errstate(divide="ignore"):
             return 1 / self.reach()[1]
 
@@ -98,8 +99,8 @@ class Weights:
         """Return the comparison function.
 
         Args:
-            reads: Whether the inputs of two runs may differ, as those of a later layer.
-            holds: Whether the rate 1 is asked for, which needs no bound of the update gates of a GRU.
+            reads: Whether the inputs of two runs may differ, as for a later layer.
+            holds: Whether the rate 1 is to be proven, which needs no bound of the update gates of a GRU.
         """
         if self.kind == "RNN":
             linear = self._beside(self.gate("n"), reads)
@@ -108,7 +109,7 @@ class Weights:
         return self._gru(reads, holds) if self.kind == "GRU" else self._lstm(reads)
 
     def parts(self, d: Array) -> dict[str, float]:
-        """Return how much each gate adds to g(d)/d, on average: for messages."""
+        """Return the average contribution of each gate to g(d)/d, for messages."""
         h = d[: self.units]
         found = {}
         for name, label in _LABELS[self.kind].items():
@@ -156,7 +157,7 @@ class Weights:
 
         cell = placed(self.cell_bound()[:, None] / 4 * forget, np.diag(f))
         crossed, squared = placed(i / 4), placed(g)
-        # Above c stands h, as torch returns them.
+        # h stands above c, in torch's order.
         return Layer(
             np.concatenate([cell + placed(o / 4), cell]),
             np.concatenate([crossed, crossed]),
@@ -175,5 +176,5 @@ def has_rate(layer: Weights, rate: float) -> bool:
 
 
 def layer_is_bounded(layer: Weights) -> bool:
-    """Return whether the gate that holds stays below 1, as every rate below 1 and every LSTM needs."""
+    """Return whether the holding gate stays below 1, as needed for rates below 1 and for LSTMs."""
     return layer.kind == "RNN" or bool((layer.reach()[1] > 0).all())

@@ -15,17 +15,17 @@ Here a rotation is
 
 .. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
 
-The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.md says why this is not taken.
+The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.md says why we differ.
 
 Blocks
 ------
-One layer needs few operations but reads all of the memory, and L = n layers would be slow and leave n
-autograd records of n x n entries. So K consecutive layers are first merged into dense blocks, all groups at
-once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order the coordinates
-are cut into windows of 2K. The rotations of K layers that depend on one window alone form a triangle, which
-loses one coordinate per layer at either end; the others form triangles around the ends of the windows. In
-both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x 2K or 2^K x
-2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+A single layer has few operations but reads all of the memory. L = n layers one by one would be slow, and
+autograd would store n matrices of n x n entries. So K consecutive layers are first merged into dense blocks,
+all groups at once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order
+the coordinates are cut into windows of 2K. The rotations of K layers that depend on one window alone form a
+triangle, which loses one coordinate per layer at either end; the others form triangles around the ends of the
+windows. In both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x
+2K or 2^K x 2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
 
 The inverse: from a matrix to its rotations
 -------------------------------------------
@@ -36,12 +36,12 @@ it are removed; or from the left, from layer 1 up to layer L, once all rays abov
 rotation from the right, its angles are read from rows of the remaining product that column p+1 reaches and
 column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
-column p reaches row p + min(j-2, rays above), neither beyond n-1. From the left the same holds with rows and
-columns, up and down exchanged. This is the order of the paper, and it succeeds for every unitary matrix to
-machine precision.
+column p reaches row p + min(j-2, rays above), neither beyond n-1. For removal from the left the same holds,
+with rows and columns exchanged, and up and down. This is the order of the paper, and it succeeds for every
+unitary matrix to machine precision.
 
-A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D stands in front of
-it. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
+A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of
+the rotations. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def givens_operator(
     What depends on the angles alone is computed once, for all calls of the function.
 
     Args:
-        theta: Angles, shape ``(..., r)``: those of F¹, then those of F² and so on, each from top to bottom.
-            The number of layers follows from r, which is n(n-1)/2 for L = n.
+        theta: Angles, shape ``(..., r)``: first for F¹, then for F² and so on, each from top to bottom. The
+            number of layers follows from r, which is n(n-1)/2 for L = n.
         phi: Phases of the rotations, of the shape of theta; None for real rotations.
         d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
         order: ``"rectangular"``, the default, works for every n; ``"fft"`` needs a power of two. See
@@ -128,7 +128,7 @@ def givens_operator(
     blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
     rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
     n, padded = d.shape[-1], rows[0].numel()
-    here = torch.arange(padded, device=theta.device)  # The coordinate at each row, from stage to stage.
+    here = torch.arange(padded, device=theta.device)  # Coordinates of the rows before each stage.
     sources = []
     for row in rows:
         sources.append(here.argsort()[row.flatten()])
@@ -162,11 +162,11 @@ def _layers(n: int, rotations: int, order: Order) -> int:
 class _Stages(NamedTuple):
     """Products with block-diagonal matrices: s stages from left to right, with w blocks each.
 
-    A block merges K layers on b coordinates. The first layer to act comes first.
+    A block merges K layers on b coordinates. Layers are in the order in which they act on a column.
     """
 
     rows: Tensor  # (s, w, b): the coordinate of each row of a block
-    entry: Tensor  # (s, w, K, b): the place of that row's factors in the tables of _factors
+    entry: Tensor  # (s, w, K, b): index of that row's factors in the tables of _factors
     partner: Tensor  # (K, b): the row of the block with which it is rotated
 
 
@@ -176,12 +176,13 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
-    # From left to right, so the last to act comes first: blocks around the ends of windows, then inside.
+    # From left to right, so the last stage to act comes first: blocks around the ends of windows, then inside
+    # windows.
     shift = torch.tensor([[K], [0]], dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    parity = (time + 1) % 2  # At time 0 the last layer acts, on (1,2), (3,4), … counted from 0.
+    parity = (time + 1) % 2  # At time 0 the last layer acts, on the pairs (1,2), (3,4), …, from 0.
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
     first = torch.minimum(place, partner)
@@ -219,7 +220,7 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
 
 
 def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the factors of a coordinate and of its partner.
+    """Return the two factors of each row of a rotation: of the row's own coordinate and of the partner.
 
     The table lists the first coordinates of all r rotations, then the second ones, then one entry for
     coordinates that are not rotated.

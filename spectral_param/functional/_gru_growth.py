@@ -1,4 +1,4 @@
-r"""What a gated recurrent unit does to the difference of two states, row by row, as differentiable numbers.
+r"""Differentiable bounds on how a gated recurrent unit changes the difference of two states.
 
 With h⁺ = (1 - z) ν + z h, r = σ(. + U_r h), z = σ(. + U_z h), ν = tanh(. + r (U_n h + b)), the cube
 \|h_i\| <= 1 is invariant. On it \|h - ν\| <= 1 + \|ν\|, and \|U_n h + b\| <= q, the sum of a row of \|U_n\|
@@ -10,14 +10,14 @@ input obey, entry by entry for every d >= \|δh\|,
 with A = \|U_z\| and C = \|U_n\| + ¼ diag(q) \|U_r\| (z(1 - z) <= 1 - z was used). The maximum is
 (Ad)_i + (Cd)_i + (Ad)_i²/(4 (Cd)_i), at ν = (Ad)_i/(2 (Cd)_i), or 2 (Ad)_i if that ν exceeds 1.
 
-f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i, which depends on the rows i of U alone. In
-the norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i, for update gates of at most z̄_i and
-s_i <= 1. So gates of at most
+f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i. For fixed d this number depends only on the
+rows of U that belong to unit i. In the norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i,
+for update gates of at most z̄_i and s_i <= 1. So gates of at most
 
 .. math:: \bar z_i = \frac{r - s_i}{1 - s_i} = σ(L_i), \qquad L_i = \log\frac{r - s_i}{1 - r},
 
-have the rate r. Each row may be scaled by itself: q is a sum of that row, so rows multiplied by t <= 1 have
-at most t s_i. The least s that all rows can have, over all d, is the Perron root of f.
+have the rate r. The rows of each unit may be scaled separately: q is a sum over a row, so rows multiplied by
+t <= 1 have at most t s_i. The least s with s_i <= s for all i and some d is the Perron root of f.
 
 Idea: Bonassi, Farina and Scattolini, "On the stability properties of gated recurrent units neural networks"
 (2021), whose condition has d = 1.
@@ -36,17 +36,17 @@ from spectral_param._precision import to_double
 from spectral_param.functional._comparison import Layer, Root, comparison_root
 
 _EPS = torch.finfo(torch.float64).eps
-# d is between e^-14 and e^14, so that its condition stays below 1e12 or so.
+# Entries of d are between e^-14 and e^14, so that their quotients stay below about 1e12.
 _RANGE = 14.0
 
 
 def scaling_of(logarithm: Tensor) -> Tensor:
-    """Return d in double precision for any parameters, which are about log d."""
+    """Return d in double precision; the parameters are nearly log d."""
     return (_RANGE * torch.tanh(to_double(logarithm) / _RANGE)).exp()
 
 
 def logarithm_of(scaling: Tensor) -> Tensor:
-    """Return the parameters of d, or of the nearest one in the range."""
+    """Return the parameters of d, clipped to the range."""
     centered = scaling.log() - (scaling.log().amax() + scaling.log().amin()) / 2
     return _RANGE * torch.atanh((centered / _RANGE).clamp(-1 + 1e-12, 1 - 1e-12))
 
@@ -73,14 +73,14 @@ def gru_growth(weight_hh: Tensor, bias: Tensor | None, d: Tensor) -> Tensor:  # 
 
 
 def least_growth(weight_hh: Array, bias: Array, goal: float | None = None) -> Root:
-    """Return the least s that all rows can have, and its d; or whether it is at most ``goal``."""
+    """Return the least s for all rows together, and its d; with ``goal``, stop when s <= goal is decided."""
     U_r, A, U_n = abs(weight_hh).reshape(3, -1, weight_hh.shape[1])
     C = U_n + ((U_n.sum(axis=1) + abs(bias)) / 4)[:, None] * U_r
     return comparison_root([Layer(A, A, C, slice(None))], goal)
 
 
 def largest_factor(weight_hh: Array, bias: Array, most: float) -> float:
-    """Return the largest t <= 1, to 1e-9, for which tU has a least growth of at most ``most``."""
+    """Return the largest t <= 1, to 1e-9, for which the least s of tU is at most ``most``."""
     s = least_growth(weight_hh, bias).rate
     if s <= most:
         return 1.0

@@ -9,7 +9,7 @@ the unit circle the conjugate of s is 1/s:
 
 on the imaginary axis it is -s, and -sq = Aᵀq + Cᵀy takes the place of the second equation.
 
-The search has two parts, of which each is right alone unless rounding or a flat response is in its way.
+The search has two parts. Each one alone finds the norm, except for rounding errors or a flat response.
 
 Bisection. Let φ be the phase of the Blaschke product of the poles p, which grows by 2π for each of them along
 the boundary:
@@ -20,21 +20,21 @@ the boundary:
 
 As a function of φ, |uᴴH(s)v|² has Bernstein's and Szegő's inequality f'² + n²f² ≤ n²‖f‖² of trigonometric
 polynomials, with 1 for n (Borwein and Erdélyi, "Polynomials and polynomial inequalities", 1995, section 7.1).
-So around the φ* where the norm is assumed, the norm σ of H(s) has
+So if the norm is attained at φ*, the norm σ of H(s) has
 
 .. math:: σ(φ) ≥ ‖H‖ \cos \frac{φ - φ^*}{2}, \qquad |φ - φ^*| ≤ π.
 
-This holds whatever the moduli and the damping of the poles. φ is cut into 2n intervals, for frequencies from
-0 to infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out
-if arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If there are many
-intervals, because σ is nearly constant, those go on that have most room for a larger value.
+This holds for all moduli and dampings of the poles. φ is cut into 2n intervals, for frequencies from 0 to
+infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out if
+arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If there are many intervals,
+because σ is nearly constant, those go on that may contain the largest values.
 
 Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
 them. So σ is evaluated at the crossings and midway between them. If it exceeds the level nowhere, β is the
 norm; if it does, β rises, quadratically in the end. Rounding moves eigenvalues from the boundary. So all
-eigenvalues count, wherever they are: one too many costs an evaluation, and nothing else. Sources: Boyd and
-Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer
-function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
+eigenvalues are taken for crossings, also away from the boundary: a false one costs only an evaluation.
+Sources: Boyd and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm
+of a transfer function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from spectral_param.functional._systems import System
 
 # Relative accuracy.
 PRECISION = 1e-10
-# Bisection ends at this difference of phases, where 1 - cos(_STEP/4) is far below it. Intervals at most.
+# Bisection ends at this difference of phases, for which 1 - cos(_STEP/4) is negligible. Intervals at most.
 _STEP, _INTERVALS = 1e-5, 32
-# Levels; more than ten are not met. Doublings of the number of terms of a Gramian.
+# Largest number of levels; more than ten were never needed. Doublings of the number of terms of a Gramian.
 _LEVELS, _DOUBLINGS = 100, 64
-# Numbers in the systems that are solved at once.
+# Number of entries of the systems that are solved in one call.
 _AT_ONCE = 1 << 20
 
 
@@ -62,7 +62,7 @@ def h_infinity(system: System, continuous: bool = False) -> float:
     """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
-    if not any(part.any() for part in system[:3]):  # No states, or one that scipy gives a constant.
+    if not any(part.any() for part in system[:3]):  # No states, or the state that scipy adds to a constant.
         return _norm(system.D)
     A, d = balanced(system.A)
     size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.
@@ -77,7 +77,8 @@ def h_infinity(system: System, continuous: bool = False) -> float:
         return math.inf
     if b == 0 or c == 0:
         return constant
-    # Nor on that of the state. Those of u and y are such that no part is larger than 1.
+    # Nor on the units of the states. The units of u and y are chosen so that no entry of B, C or D is larger
+    # than 1.
     root = math.sqrt(b) * math.sqrt(c)
     unit = max(root, math.sqrt(constant))
     system = System(A, B / b * (root / unit), C / c * (root / unit), D / unit / unit)
@@ -85,23 +86,23 @@ def h_infinity(system: System, continuous: bool = False) -> float:
 
 
 def _minimal(system: System, continuous: bool) -> System:
-    """Return the system in coordinates whose Gramians are equal and diagonal, without their smallest entries.
+    """Return the system in balanced coordinates (equal, diagonal Gramians), without negligible states.
 
-    In coordinates of its own an ill-conditioned system would move crossings far from the boundary. Leaving
-    out states changes the norm by at most twice the sum of their Hankel singular values, of which the largest
-    is at most the norm (Glover, 1984, "All optimal Hankel-norm approximations of linear multivariable
-    systems").
+    In the given coordinates of an ill-conditioned system, rounding would move crossings far from the
+    boundary. Leaving out states changes the norm by at most twice the sum of their Hankel singular values, of
+    which the largest is at most the norm (Glover, 1984, "All optimal Hankel-norm approximations of linear
+    multivariable systems").
     """
     A, B, C, D = system
     discrete = A, B, C
-    if continuous:  # The Cayley transform has the same Gramians.
+    if continuous:  # The Cayley transform of a continuous-time system has the same Gramians.
         inverse = np.linalg.inv(np.eye(len(A)) - A)
         discrete = inverse @ (A + np.eye(len(A))), math.sqrt(2) * inverse @ B, math.sqrt(2) * C @ inverse
     with np.errstate(over="ignore", invalid="ignore"):
         reached, seen = _gramian_root(discrete[0], discrete[1]), _gramian_root(discrete[0].T, discrete[2].T)
         product = seen.T @ reached
     if not np.isfinite(product).all():
-        return system  # So far from normal that rounding makes powers of A grow.
+        return system  # A is so far from normal that rounded powers of A grow.
     U, hankel, Vh = svd(product)
     kept = int(np.count_nonzero(hankel > PRECISION / 10 / len(A) * hankel[0]))
     roots = np.sqrt(hankel[:kept])
@@ -125,8 +126,8 @@ def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
 def _search(system: System, minimal: System, continuous: bool, poles: Array) -> float:
     """Return the norm of a system.
 
-    Crossings are those of the minimal system. Norms are those of the given one, whose entries no change of
-    coordinates has rounded: near a slow pole that would move them.
+    Crossings are computed from the balanced system. Norms are computed from the given one: near a slow pole,
+    rounding by the change of coordinates would change them.
     """
     best = _bisected(system, continuous, poles)
     ends = [0.0] if continuous else [0.0, math.pi]
@@ -154,13 +155,13 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
     phases = np.linspace(first, last, 2 * len(poles) + 1)[1:-1]
     inner = _with_phase(phases, 0.1, continuous, poles, *ends)
     samples = sampled(np.array([ends[0], *inner, ends[1]]))
-    left, right = samples[:, :-1], samples[:, 1:]  # Of each interval.
+    left, right = samples[:, :-1], samples[:, 1:]  # Ends of each interval.
     best = float(samples[2].max())
     while 0 < best < math.inf:
         width = right[1] - left[1]
-        room = width / 2 - sum(np.arccos(np.minimum(side[2] / best, 1)) for side in (left, right))
-        kept = np.argsort(-room)[:_INTERVALS]
-        kept = kept[(room[kept] >= 0) & (width[kept] > _STEP)]
+        slack = width / 2 - sum(np.arccos(np.minimum(side[2] / best, 1)) for side in (left, right))
+        kept = np.argsort(-slack)[:_INTERVALS]
+        kept = kept[(slack[kept] >= 0) & (width[kept] > _STEP)]
         if not len(kept):
             break
         left, right = left[:, kept], right[:, kept]
@@ -174,7 +175,7 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
 
 
 def _phase(points: Array, continuous: bool, poles: Array) -> Array:
-    """Return φ at some points."""
+    """Return φ at points of the boundary."""
     if continuous:
         return 2 * np.arctan2(points[:, None] - poles.imag, -poles.real).sum(axis=1)
     half, radius = (points[:, None] - np.angle(poles)) / 2, np.abs(poles)
@@ -184,10 +185,10 @@ def _phase(points: Array, continuous: bool, poles: Array) -> Array:
 def _with_phase(
     phases: Array, within: float, continuous: bool, poles: Array, low: Array, high: Array
 ) -> Array:
-    """Return points between two others, 0 or more, of about these phases.
+    """Return points >= 0 between two others that have approximately these phases.
 
-    The bits of numbers from 0 on are in the order of the numbers. So bisection of the bits takes as many
-    steps for tiny numbers as for large ones.
+    Non-negative floating point numbers have the same order as their bits. So bisection of the bits takes as
+    many steps for tiny numbers as for large ones.
     """
     below, above = (np.broadcast_to(end, phases.shape).copy().view(np.int64) for end in (low, high))
     points = below.view(np.float64)
@@ -202,7 +203,7 @@ def _with_phase(
 
 
 def _crossings(system: System, continuous: bool, level: float) -> Array:
-    """Return the frequencies, 0 or more, at which a singular value is the level, and perhaps others."""
+    """Return the frequencies >= 0 at which a singular value equals the level, and perhaps others."""
     A, B, C, D = system
     root = math.sqrt(level)
     B, C, D = B / root, C / root, D / level
@@ -223,7 +224,7 @@ def _crossings(system: System, continuous: bool, level: float) -> Array:
 
 
 def _norms(system: System, continuous: bool, points: Array) -> Array:
-    """Return the norms of H at some points of the boundary, infinity at a pole."""
+    """Return the norms of H at points of the boundary, infinity at a pole."""
     A, B, C, D = system
     norms = np.full(len(points), _norm(D))
     finite = np.flatnonzero(np.isfinite(points))

@@ -30,10 +30,10 @@ pass is a loop over the reflections with a product of full matrices for each.
 The inverse: the reflections of a given W
 -----------------------------------------
 n reflections: Householder's QR decomposition. Let x be the first column of W and d the phase of x_1. H_1,
-with u_1 = x + d‖x‖e_1 normalised, maps x to −d‖x‖e_1. H_2 does the same for the first column of the remaining
-block of H_1 W, and so on. For a unitary W the result is diagonal, so every W is H_1 ⋯ H_n diag(d). With this
-choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column H_1 e_1
-depend smoothly on each other.
+with u_1 = x + d‖x‖e_1 normalised, maps x to −d‖x‖e_1. H_2 does the same for the first column of H_1 W without
+its first row and column, and so on. For a unitary W the result is diagonal, so every W is H_1 ⋯ H_n diag(d).
+With this choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column
+H_1 e_1 depend smoothly on each other.
 
 """
 
@@ -52,7 +52,7 @@ from spectral_param.functional._checks import check_lapack_matrix, with_arrays
 def unit_columns(vectors: Tensor) -> Tensor:  # (..., n, k) -> (..., n, k)
     """Return the columns divided by their norms; a column of zeros stays zero."""
     # Scale the largest entry to 1, so that squares neither overflow nor underflow. The result does not depend
-    # on the scale, so the scale may be a constant for derivatives of all orders.
+    # on this scale, so derivatives of all orders may treat the scale as a constant.
     scale = vectors.detach().abs().amax(dim=-2, keepdim=True)
     scaled = divided(vectors, torch.where(scale == 0, 1, scale))
     squared = (scaled * scaled.conj()).real.sum(dim=-2, keepdim=True)
@@ -72,7 +72,7 @@ def _solve(U: Tensor, tau: Tensor) -> Tensor:
 
 
 def _accumulated(U: Tensor, tau: Tensor) -> Map:
-    """Return X of ordinary tensors, by the formulas above."""
+    """Return X of plain tensors as a map, by the formulas above."""
     X = _solve(U, tau)
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:

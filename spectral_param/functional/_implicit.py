@@ -5,8 +5,8 @@ of z gives
 
 .. math:: -v^T \partial R/\partial θ \quad \text{with} \quad A^T v = g
 
-to θ. v is itself the solution of an equation, of Aᵀv - g = 0, whose derivative in v is Aᵀ and whose θ are z,
-g and θ. So a gradient of the gradient has the same form, and so on.
+to θ. v itself solves the equation Aᵀv - g = 0, whose derivative in v is Aᵀ and whose parameters are z, g and
+θ. So a gradient of the gradient has the same form, and so on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Equation(NamedTuple):
 
     Attributes:
         residual: R, a function of z and the θ by differentiable operations.
-        solve: Returns the v with Mv = g, for the product v -> Mv and for g, where M is Aᵀ or A.
+        solve: A function of the product v -> Mv and of g, which returns the v with Mv = g; M is Aᵀ or A.
     """
 
     residual: Callable[..., Tensor]
@@ -42,7 +42,7 @@ def solution(equation: Equation, z: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     Args:
         equation: The equation.
         z: Its solution, without a graph.
-        inputs: θ. Whatever else the residual uses is constant.
+        inputs: θ. Everything else that the residual uses is constant.
     """
     solved: Tensor = _Solution.apply(equation, z, *inputs)  # type: ignore[no-untyped-call]
     return solved
@@ -63,7 +63,7 @@ class _Solution(torch.autograd.Function):
         is_recorded, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with precise(g), torch.enable_grad():
             leaf = ctx.z.detach().requires_grad_()
-            # Aliases: for a given z, and as if no input depended on another.
+            # Aliases: partial derivatives, for a fixed z and independent inputs.
             aliases = [t.view_as(t) if is_recorded else t.detach().requires_grad_() for t in inputs]
             r = equation.residual(leaf, *aliases)
             with torch.no_grad():
@@ -94,10 +94,10 @@ def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
 
     From z₀ = y the fixed point iteration z ← y - g(z) has ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖), as y - z =
     g(z). So the number of iterations after which the error is at most 4ε (‖y‖ + ‖z‖)/(1 - r) is known
-    beforehand. For an event it may end before. If the change d is at most 2ε (‖y‖ + ‖z‖), the error is at
-    most r/(1 - r) times as large. In exact arithmetic d shrinks by r in each step, to a quarter in a span of
-    steps. If it is still above a half, d is rounding of g, which no iteration reduces, and whose part in the
-    error is 1/(1 - r) times as large.
+    beforehand. The iteration may end earlier for two reasons. First, if the change d is at most 2ε (‖y‖ +
+    ‖z‖), the error is at most r/(1 - r) times this number. In exact arithmetic d shrinks by r in each step,
+    to a quarter in a span of steps. If d has not even fallen to a half, it consists of rounding errors of g,
+    which no iteration reduces; their part in the error is 1/(1 - r) times as large.
 
     Args:
         change: z -> y - z - g(z).
@@ -106,7 +106,7 @@ def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
     """
     z, eps, size, count = y, torch.finfo(y.dtype).eps, _norms(y), 0
     span = 1 if rate == 0 else math.ceil(math.log(4) / -math.log(rate))
-    before = torch.full_like(size, torch.inf)  # The change, a span ago.
+    before = torch.full_like(size, torch.inf)  # The change at the beginning of the span.
     while count < proven_iterations(rate, eps):
         count += 1
         d = change(z)

@@ -14,18 +14,19 @@ For an invertible S this is
 
 .. math:: V = S^{-1} C S, \qquad C = (K^H K + I/4)^{-1} K^H, \qquad ‖C‖ ≤ 1,
 
-because the singular values of C are a/(a² + 1/4) for those a of K, at most 1, which they are for a = 1/2. So
-SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
+because C has the singular values a/(a² + 1/4) ≤ 1 for the singular values a of K, with equality for a = 1/2.
+So SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
 
-Onto: let VᴴPV ≤ P for a positive definite P = SᴴS, as there is one for each V of ρ(V) < 1, and for ρ(V) = 1
-if its eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular value
-decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
+The map is onto: let VᴴPV ≤ P for a positive definite P = SᴴS. Such a P exists for each V with ρ(V) < 1, and
+for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular
+value decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
 
-The set is that of Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and fidelity bounds
-for nonlinear identification", and of Revay, Wang and Manchester (2023), "Recurrent equilibrium networks".
-They have any matrices of 2n rows for Q and A, and a skew part: 5n² numbers in place of 2n². Training is
-better in K and S: a step of K changes C alone, and not the form. With 1/4 in place of 1 the entries of K
-are 2 to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same factor.
+The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
+fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
+equilibrium networks". Their parametrizations have more numbers, 5n² in place of 2n²: any matrix with 2n rows,
+and a skew part. K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1 the
+entries of K are 2 to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same
+factor.
 
 Bounded growth
 --------------
@@ -39,16 +40,16 @@ Continuous time
 
 has HA + AᴴH = -2YᴴY ≤ 0. So no eigenvalue lies right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond H). The
 map is onto, because H, Z and YᴴY may be scaled together. Gillis and Sharma (2017), "On computing the distance
-to stability for matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS, for the
-S above, the growth is at most g.
+to stability for matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS for the
+S of "Bounded growth", the growth is at most g.
 
 Rounding
 --------
-The diagonal of H is enlarged by 2n eps, relatively. What is proven above still holds, as H only grows.
-Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), whatever the
-units of the state are. Without the enlargement this could turn the V of a nearly singular H into an
-unstable one. V does not depend on the size of S. So S is divided by its largest entry and by 1 + k, for the
-largest entry k of K, where squares could overflow.
+The diagonal of H is enlarged by 2n eps, relatively. The proofs above stay valid, because H only grows.
+Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), in any units of
+the state. Without the enlargement this could make V unstable for a nearly singular H. V does not depend on
+the size of S. So S is divided by its largest entry and by 1 + k, for the largest entry k of K, where squares
+could overflow.
 
 The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
 
@@ -56,7 +57,8 @@ The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - 
 
 with N = TVᴴ + VTᴴ.
 
-The enlargement of H is left out here: it changes the diagonal of N by 2n eps, about as much as rounding.
+The gradient ignores the enlargement of H, which changes the diagonal of N by 2n eps, about as much as
+rounding.
 """
 
 from __future__ import annotations
@@ -74,9 +76,9 @@ from spectral_param._scale import balanced, frobenius
 
 # Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
 _DOUBLINGS = 64
-# Powers of this size add nothing to the sum of their squares.
+# Powers below this size do not change the sum of their squares.
 _NEGLIGIBLE = 1e-12
-# Norms of a matrix whose squares neither overflow nor lose digits to underflow.
+# For norms in this range, squares neither overflow nor lose digits to underflow.
 _NORMS = (1e-9, 1e15)
 
 
@@ -122,7 +124,7 @@ def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (...,
 def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (..., 3n, n) -> (..., n, n)
     """Return a matrix of spectral abscissa at most 0 for [Y; Z; X], or [Y; Z] if ``growth`` is 1.
 
-    With ``growth`` its exponentials have at most this norm, also those of the matrix rounded to ``eps``.
+    With ``growth``, exponentials of the matrix have at most this norm, also after rounding it to ``eps``.
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
@@ -137,7 +139,7 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
 
 
 def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return :func:`stable` by PyTorch's own operations, with the room for rounding errors of ``eps``."""
+    """Return :func:`stable` by PyTorch's own operations, with a margin for rounding errors of ``eps``."""
     K, S = X.chunk(2, dim=-2)
     for divisor in _divisors(X):
         S = S / divisor
@@ -147,7 +149,7 @@ def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n,
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
-    """Return the M of the certificate that an original carries."""
+    """Return the form M of the certificate, from an original."""
     n = X.shape[-1]
     if growth == 1:
         return identity_like(X).expand(*X.shape[:-2], n, n)
@@ -171,7 +173,7 @@ def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
 
 
 def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
-    """Return the size of S, and 1 + that of K, for X = [K; S]."""
+    """Return the size of S, and 1 + the size of K, for X = [K; S]."""
     k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
     return s, 1 + k
 
@@ -193,7 +195,7 @@ def _tiny(H: Tensor) -> float:
 
 def solved(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
-    # From the right: half the time of the left with MKL, in single precision from n = 32 on.
+    # Solves from the right take half the time of solves from the left (MKL, single precision, n ≥ 32).
     return solved_right(B.mH, L).mH
 
 
@@ -204,7 +206,7 @@ def solved_right(B: Tensor, L: Tensor) -> Tensor:
 
 
 def evaluate(X: Tensor, radius: float | Tensor) -> Map:
-    """Return :func:`stable` of an ordinary tensor."""
+    """Return :func:`stable` of a plain tensor."""
     K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
     if not X.is_cpu or not _has_safe_squares(X):
@@ -228,7 +230,7 @@ def evaluate(X: Tensor, radius: float | Tensor) -> Map:
 
 
 def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of K and of S, as it was divided, by the formulas at the top, for Vᴴ."""
+    """Return the gradients of K and of the divided S, by the formulas at the top, from Vᴴ."""
     adjoint = solved_right(G.mH, L)
     T = adjoint.mH
     half = T @ V
@@ -239,7 +241,7 @@ def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) 
 
 
 def plus(C: Tensor, A: Tensor, B: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return C + alpha AB, for one matrix in one call, which for small ones is what takes the time."""
+    """Return C + alpha AB, for one matrix in one call: for small matrices the number of calls counts."""
     return torch.addmm(C, A, B, alpha=alpha) if C.ndim == 2 else C + alpha * (A @ B)
 
 
@@ -249,14 +251,14 @@ def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
     return all(_NORMS[0] < s and s * (1 + k) < _NORMS[1] for k, s in norms)  # False for NaN.
 
 
-# The way back: what the maps take to one given matrix, in double precision ----------------------------
+# The inverse maps: originals of one given matrix, in double precision ---------------------------------
 
 
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
 
-    V does not depend on the size of S, but the steps of an optimizer relative to S do. Its mean square is
-    that of the identity.
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. S gets the mean square
+    of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
     K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
@@ -329,11 +331,12 @@ def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
 
 
 def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
-    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if there is none.
+    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if none exists.
 
-    The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is as small in
-    the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded, and its inverse, the
-    result, is such a form, too. It is a multiple of the identity for every normal V.
+    The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is
+    correspondingly small in the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded.
+    The inverse of this sum is the result, which also obeys VᴴPV ≤ P, and is a multiple of the identity for
+    every normal V.
     """
     host = V.numpy()
     if not np.isfinite(host).all():

@@ -1,4 +1,4 @@
-"""The certificate of a recurrent network: what its layers prove, and what stands in the way."""
+"""The contraction certificate of a recurrent network, or the obstacle to one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Contraction(NamedTuple):
     r"""What is proven of a recurrent network; see :func:`spectral_param.analysis.contraction`.
 
     Attributes:
-        rate: At least the rate at which two states approach each other in a step, at most 1. None if none is
-            proven.
+        rate: A bound r <= 1: the distance of two states is multiplied by at most r in each step. None if no
+            bound is proven.
         scaling: d > 0, the units in which states are compared: one tensor of the shape of the state, without
             the batch; for an LSTM a pair, of h and c; for a ``ModuleList`` a list. None without a rate.
-        starts: The largest entries of the starts for which it holds, shaped like ``scaling``: 1 for h of a
-            gated network, κ for c, infinite without gates.
+        starts: The largest entries of initial states for which the rate holds, shaped like ``scaling``: 1 for
+            h of a gated network, κ for c, infinite without gates.
         norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
             a layer, for networks without gates where it proves a smaller rate.
-        obstacle: What stands in the way where there is no rate: the layer, the gate, the bias.
+        obstacle: The reason if no rate is proven: a layer, and its gate or bias.
     """
 
     rate: float | None
@@ -55,8 +55,8 @@ class Proof:
 def prove(layers: Sequence[Sequence[Weights]]) -> Proof:
     """Return the least rate that is found for layers of one or two directions.
 
-    Layers of one direction are compared together, in one norm. With two directions each one is compared by
-    itself, given what it reads.
+    Layers of one direction are compared together, in one norm. With two directions each layer and direction
+    is compared separately, for given inputs.
     """
     if all(len(layer) == 1 for layer in layers):
         chain = [layer[0] for layer in layers]
@@ -67,7 +67,7 @@ def prove(layers: Sequence[Sequence[Weights]]) -> Proof:
     each = [[_chain([direction]) for direction in layer] for layer in layers]
     kinds = {norm for layer in each for _, _, norm in layer}
     norm = "2" if kinds == {"2"} else "max"
-    if len(kinds) > 1:  # One norm for all.
+    if len(kinds) > 1:  # One norm for all layers.
         each = [[_chain([direction], only_max=True) for direction in layer] for layer in layers]
     rates = [rate for layer in each for rate, _, _ in layer]
     proven = [rate for rate in rates if rate is not None]
@@ -97,14 +97,14 @@ def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
         comparisons = [layer.comparison(k > 0, holds) for k, layer in enumerate(chain)]
         root = comparison_root(comparisons, start=_start(chain))
         if root.rate <= 1:
-            # A rate below 1 by a layer that holds says nothing of update gates near 1.
+            # With update gates near 1, a layer that may hold its state has no rate below 1.
             held = holds and any(layer.kind == "GRU" for layer in chain)
             return 1.0 if held else root.rate, np.split(root.scaling, cuts)
     return None, []
 
 
 def _start(chain: list[Weights]) -> Array | None:
-    """Return a d of layers whose own are known; a later layer has larger ones, to outweigh what it reads."""
+    """Return d for all layers from the d of each one, larger for later layers to outweigh inputs."""
     known = [layer.scaling for layer in chain if layer.scaling is not None]
     if len(known) < len(chain):
         return None
@@ -132,7 +132,7 @@ def _in_2_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
 
 
 def _obstacle(layers: Sequence[Weights]) -> str:
-    """Return what stands in the way: the first layer that has no rate by itself, and why."""
+    """Return the obstacle: the first layer without a rate by itself, and why."""
     for layer in layers:
         if layer.kind == "RNN":
             if _chain([layer])[0] is None:
@@ -151,7 +151,7 @@ def _obstacle(layers: Sequence[Weights]) -> str:
 
 
 def _of_gates(layer: Weights) -> str:
-    """Return which gate and which bias of a layer stand in the way."""
+    """Return which gate and which bias of a layer prevent a proof."""
     gate, suffix = ("update", "z") if layer.kind == "GRU" else ("forget", "f")
     reach, rest = layer.reach()
     unit = int(np.argmin(rest))
@@ -187,7 +187,7 @@ def shaped(arrays: Sequence[Sequence[Array]], layers: Sequence[Sequence[Weights]
 
 
 def starts_of(layer: Weights) -> Array:
-    """Return the largest entries of the starts of a layer for which a certificate holds."""
+    """Return the largest entries of a layer's initial states for which a certificate holds."""
     if layer.kind == "RNN":
         return np.full(layer.units, np.inf)
     ones = np.ones(layer.units)

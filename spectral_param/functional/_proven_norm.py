@@ -1,4 +1,4 @@
-r"""A bound of the spectral norm from above that rounding cannot void.
+r"""An upper bound of the spectral norm that holds despite rounding errors.
 
 If LAPACK's Cholesky factorisation of sI - G, for G = AᵀA, succeeds, the factor R has
 
@@ -6,7 +6,8 @@ If LAPACK's Cholesky factorisation of sI - G, for G = AᵀA, succeeds, the facto
 
 (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3), and RᵀR is positive semidefinite. So
 λ_max(G) ≤ s (1 + n (n + 1) ε). The product AᵀA is wrong by at most γ_m ‖A‖_F², and the entries of A = ΘWΘ⁻¹,
-with two roundings each, by 2ε √n ‖A‖. With ε twice the unit roundoff, all of it is below (n + 3)² ε in ‖A‖².
+with two roundings each, by 2ε √n ‖A‖. With ε twice the unit roundoff, all these relative errors of ‖A‖²
+together are below (n + 3)² ε.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def norm_bound(A: Any) -> float:  # (m, n)
     square = _estimate(gram)
     if square == 0:
         return 0.0
-    room = (n + 3) ** 2 * _EPS
-    s = square * (1 + room)
-    # As long as the estimate was too small.
+    rounding = (n + 3) ** 2 * _EPS
+    s = square * (1 + rounding)
+    # Repeated while the estimate of ‖A‖² is too small.
     while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64, device="cpu")):
-        room *= 4
-        s = square * (1 + room)
+        rounding *= 4
+        s = square * (1 + rounding)
     return unit * math.sqrt(s * (1 + (n + 3) ** 2 * _EPS)) * (1 + 2 * _EPS)
 
 

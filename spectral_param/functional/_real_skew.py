@@ -43,7 +43,7 @@ def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array]
     lower = np.diag(form, -1)
     b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
     turned = odd(b)
-    # The b of each row. Where one block ends, the next entry of b is 0.
+    # b for each row; between two blocks the subdiagonal is 0.
     diagonal = even(np.append(b, 0) + np.append(0, b))
     product = Q * diagonal
     product[:, 1:] += Q[:, :-1] * turned

@@ -14,7 +14,7 @@ from spectral_param.errors import NotFiniteError, UnsupportedDtypeError
 from spectral_param.functional._checks import described, is_finite
 from spectral_param.functional._gate_weights import Kind, Weights, as_array
 
-#: torch's, with what they compute.
+#: Modules of torch, with the kind of their recurrence.
 KINDS: dict[type[nn.Module], Kind] = {
     nn.RNN: "RNN",
     nn.RNNCell: "RNN",
@@ -43,7 +43,7 @@ def torch_layers(module: nn.Module, input_bound: float, name: str) -> list[list[
     Args:
         module: Its class is one of ``KINDS``.
         input_bound: The largest entry of an input.
-        name: The caller's, for messages.
+        name: The caller's name, for messages.
     """
     kind = KINDS[type_before_parametrizations(module)]
     check_settings(module, name)
@@ -115,7 +115,7 @@ def refuse(module: object, name: str, expected: str, remedy: str) -> None:
 
 
 def described_module(module: object) -> str:
-    """Return what a module is, for messages."""
+    """Return a description of a module, for messages."""
     if isinstance(module, nn.Module):
         kind = type_before_parametrizations(module)
         return f"a {kind.__module__}.{kind.__qualname__}"

@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Originals, how far their image is from the matrix that is wanted, and whether that is near enough."""
+    """Originals, the distance of their image from the wanted matrix, and whether it is small enough."""
 
     originals: Any
     error: float
     is_good: bool
 
 
-def nearest(rooms: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
-    """Return the first attempt that is good, else the nearest one; None if there is none.
+def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
+    """Return the first good attempt, else the one of least error; None if there are no attempts.
 
-    On the boundary a map has no inverse, or one that rounding destroys. So the matrix is moved inside, by
-    little first.
+    On the boundary a map has no inverse, or rounding makes the inverse useless. So the matrix is moved
+    inside, by increasing margins.
 
     Args:
-        rooms: For each room, how far it moves the matrix, and the attempts there, which are made only if
-            they can be nearer than those before.
+        tries: For each margin, the distance by which the matrix is moved, and the attempts for the moved
+            matrix. They are made only if this distance is below the least error so far.
     """
     best = None
-    for moved, attempts in rooms:
+    for moved, attempts in tries:
         if best is not None and moved >= best.error:
             continue
         for attempt in attempts:

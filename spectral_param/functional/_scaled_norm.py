@@ -14,7 +14,7 @@ from spectral_param.functional._checks import check_real, check_square, is_finit
 from spectral_param.functional._diagonal_scaling import least_norm, scaled
 from spectral_param.functional._proven_norm import norm_bound
 
-# Beyond it a bound of the norm in the coordinates says little about the norm itself.
+# For larger quotients, a bound of the norm in the coordinates says little about the norm itself.
 CONDITION = 1e12
 
 
@@ -34,14 +34,14 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
     Args:
         W: Real square matrices ``(..., n, n)``, at most n = 512 for the precision below; n = 256 takes a
             second.
-        condition: The largest quotient of two entries of Θ, more than 1. Where no path leads from a unit to
-            another one, the least norm is approached as the quotient grows, but not attained. The default is
-            1e12.
+        condition: The largest quotient of two entries of Θ, more than 1. If no path of connections leads from
+            some unit to another, the least norm is approached as the quotient grows, but not attained. The
+            default is 1e12.
 
     Returns:
         The least norm, ``(...)``, in double precision and without a graph: where several singular values are
-        largest, as they are at the least norm, it has no derivative. At most 1e-6 above the least one,
-        relatively, and never below what its Θ has. NaN where W is not finite.
+        largest, as they are at the least norm, it has no derivative. It exceeds the least norm by at most
+        1e-6, relatively, and is never below ‖ΘWΘ⁻¹‖ for the Θ found. NaN where W is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.

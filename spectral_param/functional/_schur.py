@@ -11,14 +11,14 @@ The blocks
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
 with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s; a real eigenvalue is a block of size 1, [γ] with
-a sign. docs/derivation_schur.md says why Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)",
-eq. (5), needs the shear.
+a sign. docs/derivation_schur.md explains why Kerg et al. (2019), "Non-normal Recurrent Neural Network
+(nnRNN)", eq. (5), needs the shear.
 
 Departure from normality
 ------------------------
 Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², where b + c = -2 γ sinθ sinh(log s) for
-each block of size 2; docs/derivation_schur.md says what D bounds. Multiplying T and each sinh(log s) by
-1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change the eigenvalues.
+each block of size 2; docs/derivation_schur.md lists the quantities that D bounds. Multiplying T and each
+sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change the eigenvalues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spectral_param.functional._checks import with_arrays
 
 
 class SchurBlocks(NamedTuple):
-    """The parts of Λ + T; the paper's form does not use ``log_shear``."""
+    """Parameters of Λ + T; the paper's form does not use ``log_shear``."""
 
     T: Tensor  # (..., n, n)
     real: Tensor  # (..., n): γ cosθ, or the real eigenvalue γ
@@ -170,7 +170,8 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     """Return the parts of S = Λ + T, as :func:`real_schur` returns S, for the exact or the paper's form.
 
     A block with |b| ≤ eps·|c| counts as two real eigenvalues. This changes S by a rounding error and keeps
-    the shears below eps^(-1/2). ``eps`` is the relative rounding error of the matrix behind S.
+    the shears below eps^(-1/2). ``eps`` is the relative rounding error of the matrix from which S was
+    computed.
     """
     n = S.shape[-1]
     pad = torch.zeros_like(S[..., :1, 0])

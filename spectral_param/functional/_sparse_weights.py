@@ -1,4 +1,4 @@
-"""Sparse weights, tensors and scipy's matrices alike: what is checked, and how they are scaled."""
+"""Checks and scaling of sparse weights: tensors and scipy's matrices."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def scaled_(weight: Any, factor: float) -> Any:
         if weight.layout == torch.sparse_coo and not weight.is_coalesced():
             weight.mul_(factor)
         else:
-            weight.detach().values().mul_(factor)  # mul_ of the whole forgets that it is coalesced.
+            weight.detach().values().mul_(factor)  # mul_ of W itself would lose its coalesced flag.
     return weight

@@ -10,7 +10,7 @@ import functools
 import torch
 from torch import Tensor
 
-from spectral_param._eigen.dense import Height, leading_eigentriple
+from spectral_param._eigen.dense import Criterion, leading_eigentriple
 from spectral_param._eigen.derivative import eigentriple, known_value, unseen_value
 from spectral_param._eigen.triple import Eigentriple, inner
 from spectral_param._map import Map, apply
@@ -32,8 +32,8 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
     Returns:
         Named tuple ``(eigenvalue, right, left)`` of complex tensors with shapes ``(...)``, ``(..., n)`` and
         ``(..., n)``. Of a complex conjugate pair, the eigenvalue in the upper half plane is taken; of other
-        ties, any one. NaN where the matrix is not finite. Where λ is defective (in working precision) the
-        derivative is zero.
+        eigenvalues of equal modulus, any one. NaN where the matrix is not finite. Where λ is defective (in
+        working precision) the derivative is zero.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -60,16 +60,16 @@ def spectral_radius(T: Tensor) -> Tensor:
 
     The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
     Helfrich and Ye (2020). Under torch.compile autograd gives the first derivative only. Transforms of
-    torch.func inside the compiled function give all of them, by PyTorch's formula, which takes the derivative
-    of the modulus through all eigenvectors. So does an exported program.
+    torch.func inside the compiled function, and exported programs, give derivatives of every order, by
+    PyTorch's formula, which differentiates the modulus through all eigenvectors.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        have the largest modulus, the gradient is that of one of them. The gradient is zero where ρ = 0 or λ
-        is defective, because ρ has no derivative there.
+        have the largest modulus, the gradient of one of them is returned. The gradient is zero where ρ = 0 or
+        λ is defective, because ρ has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -94,16 +94,16 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
     It is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
-    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. Costs and limits
-    are those of :func:`spectral_radius`.
+    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. For costs and
+    limits see :func:`spectral_radius`.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
         Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        are rightmost, the gradient is that of one of them, or that of a conjugate pair. The gradient is zero
-        where λ is defective, because α has no derivative there.
+        are rightmost, the gradient of one of them, or of one conjugate pair, is returned. The gradient is
+        zero where λ is defective, because α has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -123,9 +123,9 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     return _value(T, "real")
 
 
-def _value(T: Tensor, height: Height) -> Tensor:
+def _value(T: Tensor, criterion: Criterion) -> Tensor:
     def evaluate(T: Tensor) -> Map:
-        triple, regular = leading_eigentriple(T, height)
-        return known_value(T, triple, height, regular)
+        triple, regular = leading_eigentriple(T, criterion)
+        return known_value(T, triple, criterion, regular)
 
-    return apply(evaluate, functools.partial(unseen_value, height=height), T)
+    return apply(evaluate, functools.partial(unseen_value, criterion=criterion), T)

@@ -1,4 +1,4 @@
-"""Linear systems, as callers give them: four matrices, or an object of scipy or python-control."""
+"""Linear systems as arguments: four matrices, or an object of scipy or python-control."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "room-overflow: the room of a search overflows",
+        "margin-overflow: the margin of a search overflows",
         "spectral_param/_parametrizations/lyapunov_form.py",
-        "        shift = room * frobenius(W) * identity_like(W)\n",
-        "        shift = room * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)\n",
+        "        shift = margin * frobenius(W) * identity_like(W)\n",
+        "        shift = margin * torch.linalg.matrix_norm(W, keepdim=True) * identity_like(W)\n",
         "any_size and LyapunovForm-abscissa",
     ),
     Fault(

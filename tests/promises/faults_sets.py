@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "followed: a norm of another size is the multiple of the last one",
         "spectral_param/_eigen/norm.py",
-        "    if not (is_ordinary(sigma * sigma) and is_ordinary(length * length)):\n",
-        "    if not is_ordinary(length * length):\n",
+        "    if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):\n",
+        "    if not is_safe_square(length * length):\n",
         "followed",
     ),
     Fault(
@@ -83,8 +83,8 @@ FAULTS = (
     Fault(
         "nearer: a matrix that the search does not know stays at the border",
         "spectral_param/_parametrizations/searched.py",
-        "_ROOMS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)",
-        "_ROOMS = (0.0,)",
+        "_MARGINS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)",
+        "_MARGINS = (0.0,)",
         "border",
     ),
     Fault(

@@ -55,7 +55,7 @@ FAULTS = (
     Fault(
         "stacked: layers in a row are scaled to less than they may have",
         "spectral_param/functional/_gate_scaling.py",
-        "while room - failed > _CLOSE:",
-        "while room - failed > 1:",
+        "while margin - failed > _CLOSE:",
+        "while margin - failed > 1:",
     ),
 )

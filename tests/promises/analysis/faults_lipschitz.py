@@ -27,8 +27,8 @@ FAULTS = (
     Fault(
         "frequencies: the norm of a convolution is that on the grid of frequencies",
         "spectral_param/_constants/layers.py",
-        "return float(leader.bound.max()) * (1 + rounding) * repeats",
-        "return float(leader.pair.value.max()) * (1 + rounding) * repeats",
+        "return float(peak.bound.max()) * (1 + rounding) * repeats",
+        "return float(peak.pair.value.max()) * (1 + rounding) * repeats",
         "every_frequency",
     ),
     Fault(

@@ -22,8 +22,8 @@ FAULTS = (
     Fault(
         "unsigned-gates: signs of the weights are lost",
         NEAREST,
-        "torch.copysign(p * ((1 - 4 * eps) * (1 - room)), U)",
-        "p * ((1 - 4 * eps) * (1 - room))",
+        "torch.copysign(p * ((1 - 4 * eps) * (1 - margin)), U)",
+        "p * ((1 - 4 * eps) * (1 - margin))",
         "less_is_lost",
     ),
     Fault(

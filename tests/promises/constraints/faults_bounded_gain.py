@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "registered: no weight further inside is tried",
         "spectral_param/_parametrizations/bounded_gain.py",
-        "_ROOMS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)",
-        "_ROOMS = (1e-7, 1e-6)",
+        "_MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)",
+        "_MARGINS = (1e-7, 1e-6)",
         "series or defective",
     ),
     Fault(

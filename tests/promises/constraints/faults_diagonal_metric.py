@@ -33,8 +33,8 @@ FAULTS = (
     Fault(
         "roomless: a weight on the border is moved no further inside",
         "spectral_param/functional/_diagonal_metric.py",
-        "_ROOMS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)",
-        "_ROOMS = (0.0,)",
+        "_MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)",
+        "_MARGINS = (0.0,)",
         "extreme",
     ),
     Fault(

@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "borrowed: the follower keeps the memory of a kernel that was assigned",
         "spectral_param/_parametrizations/spectral_norm.py",
-        "leader = self._followed(W.detach().clone())",
-        "leader = self._followed(W.detach())",
+        "solution = self._followed(W.detach().clone())",
+        "solution = self._followed(W.detach())",
         "used_again",
     ),
     Fault(

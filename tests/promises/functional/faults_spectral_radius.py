@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "units: eigenvalues are not balanced before they count as defective",
         "spectral_param/_eigen/dense.py",
-        "solution = _proven_in_balance(A, height, eps) or solution",
+        "solution = _proven_in_balance(A, criterion, eps) or solution",
         "pass",
         "units",
     ),

@@ -13,8 +13,8 @@ FAULTS = (
     Fault(
         "dual-recurrence: the fused recurrence, which has no tangent, runs in forward mode",
         "spectral_param/_recurrence/dispatch.py",
-        "    ordinary = compiled or is_plain(",
-        "    ordinary = True or is_plain(",
+        "    untransformed = compiled or is_plain(",
+        "    untransformed = True or is_plain(",
         "forward_mode",
     ),
     Fault(

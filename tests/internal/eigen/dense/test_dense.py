@@ -17,10 +17,10 @@ def test_each_way_finds_what_lapack_finds(batch, dtype) -> None:
     for n in (1, 5, 24, 40, 100):
         T = torch.from_numpy(rng.standard_normal((*batch, n, n)) / n**0.5).to(dtype)
         values = np.linalg.eigvals(T.numpy().astype(complex))
-        for height, sizes in (("modulus", abs(values)), ("real", values.real)):
-            (eigenvalue, u, v), regular = dense.leading_eigentriple(T, height)
+        for criterion, sizes in (("modulus", abs(values)), ("real", values.real)):
+            (eigenvalue, u, v), regular = dense.leading_eigentriple(T, criterion)
             assert regular
-            found = dense.height_of(eigenvalue, height).double().numpy()
+            found = dense.criterion_of(eigenvalue, criterion).double().numpy()
             np.testing.assert_allclose(found, sizes.max(axis=-1), rtol=1e3 * eps, atol=100 * n * eps)
             A = T.to(u.dtype)
             right = (A @ u[..., None])[..., 0] - eigenvalue[..., None] * u

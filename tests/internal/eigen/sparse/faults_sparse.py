@@ -6,8 +6,8 @@ FAULTS = (
     Fault(
         "sparse: a Ritz value of a sparse matrix is believed without a proof",
         "spectral_param/_eigen/sparse.py",
-        "return leader if M * leader <= limit else None",
-        "return leader",
+        "return modulus if M * modulus <= limit else None",
+        "return modulus",
     ),
     Fault(
         "common-length: power steps are without a shift, so that the eigenvalues on a circle keep them apart",

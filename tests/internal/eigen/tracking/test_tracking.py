@@ -71,7 +71,7 @@ def is_proven(T, block, seed=0):
     image = T @ block
     compression = compressed(block, image)
     ritz = blocks._of_compression(compression, 0.0, T.dtype)
-    assert ritz.shortfall <= 0
+    assert ritz.log_excess <= 0
     generator = torch.Generator().manual_seed(seed)
     power = tracking._power(T, 0)
     return tracking._audit(power, block.mT, block.mT, ritz, compression, 0.0, generator) <= 0
@@ -92,8 +92,8 @@ def test_audit_of_an_eigenvalue_next_to_the_leader(squarings) -> None:
         power = tracking._power(T, squarings)
         of_power = compressed(block, power.matrix @ block)
         log2_scale = float(power.log2_scale or 0)
-        shortfall = tracking._audit(power, block.mT, block.mT, ritz, of_power, log2_scale, generator)
-        found.append(shortfall <= 0)
+        log_excess = tracking._audit(power, block.mT, block.mT, ritz, of_power, log2_scale, generator)
+        found.append(log_excess <= 0)
     assert found[:2] == [True, True]
     assert not any(found[3:])
 
