@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array, least_squares
+from spectral_param._matrices import Array, least_squares, singular_values
 from spectral_param.dynamics._data.recordings import Part, pairs_of
 from spectral_param.dynamics._fits.measurement import Model, Objective, descend, pieces_of
 from spectral_param.dynamics._fits.process import Pairs
@@ -70,7 +70,10 @@ class Recordings:
         X, Y, inputs = pairs_of(self.parts)
         found = []
         for A, C, *_ in starts_of(rows, n, Options(self.radius, False, self.offset, 0)):
-            if C.shape == (n, n) and np.linalg.cond(C) < _CONDITION:
+            if C.shape != (n, n):
+                continue
+            sigma = singular_values(C)
+            if sigma[0] < _CONDITION * sigma[-1]:
                 A = C @ np.linalg.solve(C.T, A.T).T
                 found.append((A, least_squares(inputs, Y - X @ A.T).T))
         return found
