@@ -398,7 +398,7 @@ class StableLinearModel(Modes, Estimator):
             params["dead_time"] = order.dead_time if any(order.dead_time) else None
             self.choice_ = Choice(self.get_params() | params, *found.choice)
             _say(remarks_on_most(found.most), 4)
-        if (share := found.shortfall) > SHORT:
+        if (share := found.shortfall) > SHORT and found.most is None:
             _say(remarks_on_shortfall(share, order.states, self.states == "auto", order.noise), 4)
         self._set_held(found.blocks, [r.x for r in recordings])
         if m and self.forecast_error_ is not None:

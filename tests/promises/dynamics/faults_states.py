@@ -83,7 +83,7 @@ FAULTS = (
     Fault(
         "unsaid: a fit is not compared with a regression",
         "spectral_param/dynamics/_estimator.py",
-        "if (share := found.shortfall) > SHORT:",
+        "if (share := found.shortfall) > SHORT and found.most is None:",
         "if (share := found.shortfall) > 1:",
         "regression",
     ),

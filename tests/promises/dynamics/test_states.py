@@ -104,6 +104,7 @@ def test_a_filter_forgets_within_the_rows(seed):
     assert error <= 1.15 * forecast_error(of.true, of)
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 @pytest.mark.parametrize(("pieces", "rows", "outputs"), [(28, 6, 1), (70, 8, 2)])
 def test_many_short_recordings(pieces, rows, outputs):
     """Some are of one window for the longest past and future that all of them allow together."""
@@ -167,6 +168,7 @@ def test_undriven_oscillations_in_noise_stay_on_the_circle():
     assert np.linalg.norm(rolled - clean[300:]) < 0.05 * np.linalg.norm(clean[300:])
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 @pytest.mark.parametrize("bound", [0.9, 1.0])
 def test_the_bound_holds_and_the_filter_is_stable_on_any_recording(bound):
     rng = np.random.default_rng(3)
@@ -242,6 +244,7 @@ def test_predictions_use_no_later_row(fitted):
     assert model.score(Y, U=U) > 0.99
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 def test_scipy_takes_the_system(fitted):
     model, Y, U, _ = fitted
     system = model.to_dlti()
@@ -295,6 +298,7 @@ def test_frequencies_and_modes_are_those_of_the_outputs():
         model.to_module()
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 def test_what_cannot_be_fitted_is_refused():
     Y, U, _ = plant(200)
     for rows, states in ((8, 4), (40, 30)):
