@@ -109,7 +109,7 @@ def test_brocketts_cost_ends_at_the_eigenvectors(shape, dtype) -> None:
 def test_the_inner_product_over_the_orthogonal_group_is_as_large_as_its_component_allows() -> None:
     """max <W, A> over det W = ±1 is σ₁ + ... + σₙ₋₁ ± σₙ; the determinant is that of the start."""
     for n in (2, 3, 5):
-        for seed in range(3):
+        for seed in range(2):
             torch.manual_seed(seed)
             A = torch.randn(n, n, dtype=torch.float64)
             start = torch.linalg.qr(torch.randn_like(A)).Q
@@ -134,7 +134,12 @@ def test_a_step_along_orthonormal_columns_keeps_the_determinant_at_any_rate(step
         assert torch.linalg.det(module["weight"]) > 0.9
 
 
-MATRICES = [torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)), (5, 5), (4, 9), (9, 4), (70, 66)]
+MATRICES = [
+    torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)),
+    (5, 5),
+    (9, 4),
+    *(pytest.param(shape, marks=pytest.mark.nightly) for shape in ((4, 9), (70, 66))),
+]
 
 
 @pytest.mark.parametrize("given", MATRICES, ids=str)

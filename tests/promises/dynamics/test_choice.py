@@ -182,7 +182,9 @@ def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
     assert chosen(problem) <= 0.75 * one_step(problem)
 
 
-@pytest.mark.parametrize(("n", "rows", "seed"), [(12, 16, 12), (30, 32, 1)])
+@pytest.mark.parametrize(
+    ("n", "rows", "seed"), [(12, 16, 12), pytest.param(30, 32, 1, marks=pytest.mark.nightly)]
+)
 def test_as_many_states_as_rows_are_not_fitted_without_a_ridge(n, rows, seed):
     problem = moving_texture(n, rows, seed)
     still = forecast_error(problem, np.eye(n), None)

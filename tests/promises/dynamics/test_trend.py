@@ -134,7 +134,10 @@ def driven_tones(rows, width, rng):
 
 @far
 @pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
-@pytest.mark.parametrize(("make", "rows", "width", "lead"), [(tones, 150, 4, 10), (driven_tones, 140, 8, 8)])
+@pytest.mark.parametrize(
+    ("make", "rows", "width", "lead"),
+    [(tones, 150, 4, 10), pytest.param(driven_tones, 140, 8, 8, marks=pytest.mark.nightly)],
+)
 def test_slow_oscillations_are_no_levels_that_last(make, rows, width, lead):
     ratios = []
     for seed in range(8):
