@@ -52,11 +52,18 @@ GUESSES = (
     ),
     Guess(
         _BOTH,
-        "LowRank FixedRank PSD PSSD PSSDLowRank Symmetric Sphere Grassmannian GLp low_rank fixed_rank "
-        "positive_definite symmetric sphere invertible Skew skew",
+        "LowRank FixedRank PSD PSSD PSSDLowRank Symmetric Grassmannian GLp low_rank fixed_rank "
+        "positive_definite symmetric invertible Skew skew",
         "geotorch",
         "It has no counterpart here: `spectral_param.constrain` takes the manifold of geotorch itself, as "
         "in constrain(layer, 'weight', geotorch.LowRank((32, 16), rank=4)).",
+    ),
+    Guess(
+        _BOTH,
+        "Sphere sphere Oblique oblique weight_norm WeightNorm NormalizedLinear",
+        "torch, geotorch or geoopt",
+        "Take `spectral_param.FrobeniusNorm(1.0)`, a sphere, or with dim= rows or columns of given length, "
+        "`spectral_param.FrobeniusNorm(1.0, dim=0)`.",
     ),
     Guess(
         _BOTH,
@@ -126,10 +133,17 @@ GUESSES = (
         "Pass an optimizer of torch to `spectral_param.constrain`, as optimizer=; one tensor is projected "
         "by `spectral_param.Parametrization.project`.",
     ),
+    Guess(
+        ("", "functional"),
+        "Muon muon msign newton_schulz orthogonalize",
+        "torch or Muon",
+        "Pass step='msign' and `torch.optim.SGD` with momentum to `spectral_param.constrain`: steps of equal "
+        "singular values, along the set.",
+    ),
     # Adapters.
     Guess(
         _BOTH,
-        "OFT OFTConfig BOFT BOFTConfig get_peft_model Adapter oft add_adapter",
+        "OFT OFTConfig BOFT BOFTConfig get_peft_model Adapter oft add_adapter inject_adapter",
         "PEFT",
         "Take `spectral_param.nn.adapt`, as in adapters = spectral_param.nn.adapt(model, '*.self_attn').",
     ),
@@ -156,6 +170,13 @@ GUESSES = (
     ),
     Guess(
         _BOTH,
+        "OrthogonalLSTM OrthogonalGRU UnitaryLSTM",
+        "",
+        "Constrain the gates of torch's: `spectral_param.constrain(torch.nn.LSTM(3, 8), 'weight_hh_l*', "
+        "spectral_param.ScaledCayley())`.",
+    ),
+    Guess(
+        _BOTH,
         "LRU S4 S4D S5 LSSL SSM LinearRNN REN Mamba",
         "",
         "Take `spectral_param.nn.StateSpace(3, 8, 2)`: linear systems with a certified gain.",
@@ -175,7 +196,8 @@ GUESSES = (
     ),
     Guess(
         _BOTH,
-        "ResidualBlock ResNetBlock iResNet InvertibleBlock LipschitzResidual",
+        "ResidualBlock ResNetBlock iResNet InvertibleBlock InvertibleResidual LipschitzResidual ResidualFlow "
+        "NormalizingFlow",
         "",
         "Take `spectral_param.nn.Residual(torch.nn.Linear(4, 4))`; where the constant of the function is "
         "below 1 the block has `spectral_param.nn.Residual.inverse` and "
@@ -183,19 +205,19 @@ GUESSES = (
     ),
     Guess(
         _BOTH,
-        "DEQ MonDEQ DeepEquilibrium EquilibriumLayer FixedPointLayer",
+        "DEQ MonDEQ DeepEquilibrium EquilibriumLayer FixedPointLayer FixedPoint",
         "",
         "Take `spectral_param.nn.Equilibrium(4, 8)`, whose solution is unique.",
     ),
     Guess(
         _BOTH,
-        "DeltaNet GatedDeltaNet DeltaRule HouseholderRNN",
+        "DeltaNet GatedDeltaNet DeltaRule HouseholderRNN StateTracking",
         "flash-linear-attention",
         "Take `spectral_param.nn.DeltaProduct(4, 8)`.",
     ),
     Guess(
         _BOTH,
-        "ESN Reservoir EchoStateNetwork",
+        "ESN Reservoir EchoStateNetwork EchoState",
         "reservoirpy",
         "Fill a matrix by `spectral_param.init.spectral_radius_`, or find its largest multiple that "
         "provably forgets by `spectral_param.init.echo_state_`.",
@@ -213,6 +235,18 @@ GUESSES = (
         "lipschitz_constant lip Lipschitz certify lipschitz_bound",
         "",
         "Take `spectral_param.analysis.lipschitz`, with `spectral_param.analysis.certified_radius`.",
+    ),
+    Guess(
+        _TOP,
+        "lipschitz certified_radius",
+        "",
+        "Take `spectral_param.analysis.lipschitz`, with `spectral_param.analysis.certified_radius`.",
+    ),
+    Guess(
+        ("", "analysis"),
+        "contraction_rate forgetting forget fading_memory echo_state_property",
+        "",
+        "Take `spectral_param.analysis.contraction`, proven, and with inputs= measured.",
     ),
     Guess(
         ("", "analysis"),
@@ -241,6 +275,12 @@ GUESSES = (
     ),
     Guess(
         ("", "init"),
+        "echo_state echo_state_init",
+        "",
+        "Take `spectral_param.init.echo_state_`, which fills a matrix in place.",
+    ),
+    Guess(
+        ("", "init"),
         "orthogonal_ unitary_ stiefel_ uniform_orthogonal_",
         "torch or geotorch",
         "Take `torch.nn.init.orthogonal_`, or `spectral_param.init.cayley_` and "
@@ -249,7 +289,7 @@ GUESSES = (
     # Dynamics.
     Guess(
         _FIT,
-        "DMD HankelDMD OptDMD BOPDMD DMDc FbDMD Koopman EDMD",
+        "DMD HankelDMD OptDMD BOPDMD DMDc FbDMD StableDMD Koopman EDMD",
         "PyDMD or pykoopman",
         "Take `spectral_param.dynamics.StableLinearModel(rank=2)`; rows are samples, so pass snapshots.T.",
     ),
@@ -261,13 +301,20 @@ GUESSES = (
     ),
     Guess(
         _FIT,
-        "N4SID n4sid SSID system_identification subspace StateSpaceModel PEM",
+        "N4SID n4sid SSID system_identification subspace StateSpaceModel PEM ERA SSI ssi Kalman "
+        "modal_analysis modes",
         "SIPPY or MATLAB",
-        "Take `spectral_param.dynamics.StableLinearModel(states='cv')`.",
+        "Take `spectral_param.dynamics.StableLinearModel(states='auto')`.",
+    ),
+    Guess(
+        ("", "analysis", "dynamics"),
+        "plot_forecast",
+        "",
+        "It is `spectral_param.dynamics.StableLinearModel.plot_forecast`, of a model that is fitted.",
     ),
     Guess(
         _FIT,
-        "StableModel StableLDS LDS LinearModel fit fit_dmd LinearDynamics",
+        "StableModel StableLDS LDS LinearModel fit fit_dmd LinearDynamics forecast",
         "",
         "Take `spectral_param.dynamics.StableLinearModel()`, or `spectral_param.dynamics.fit_stable`.",
     ),

@@ -8,6 +8,8 @@ import torch
 
 import spectral_param
 from spectral_param._guesses import GUESSES
+from spectral_param.dynamics import StableLinearModel
+from tests.promises.dynamics.systems import oscillators
 
 NAMES = [(module, name) for guess in GUESSES for module in guess.modules for name in guess.names.split()]
 
@@ -18,7 +20,9 @@ def test_what_an_advice_names_exists(guess) -> None:
     assert used, "Name what to use, between backticks."
     assert any(expression.startswith("spectral_param.") for expression in used) or "torch" in guess.of
     for expression in used:
-        eval(expression, {"spectral_param": spectral_param, "torch": torch})
+        made = eval(expression, {"spectral_param": spectral_param, "torch": torch})
+        if isinstance(made, StableLinearModel):  # Its arguments are checked by the fit.
+            made.fit(oscillators(80, 0.01, 0, modes=1)[1])
     assert guess.advice.endswith((".", "'))."))
     assert guess.advice.count("`") == 2 * len(used)
 
