@@ -69,15 +69,9 @@ class Parametrization(InSet):
             )
 
     def __init__(self, **choices: tuple[str, Any]) -> None:
-        """Construct a constraint without a weight.
-
-        Args:
-            choices: Arguments of the subclass's constructor that become attributes: pairs of the value and
-                the ``Literal`` of allowed values.
-
-        Raises:
-            ValueError: If a value is not allowed.
-        """
+        # No docstring: help of a subclass would show it. The choices are arguments of the subclass's
+        # constructor that become attributes: pairs of the value and the Literal of allowed values. A
+        # ValueError says that one is not allowed.
         super().__init__()
         vars(self).update(check_choices(**choices))
         self._from_paper = False

@@ -56,16 +56,8 @@ class Bounded(Parametrization):
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
-        """Construct a constraint without a weight.
-
-        Args:
-            name: The attribute of the bound.
-            value: The bound.
-            choices: See the base class.
-
-        Raises:
-            ValueError: If the value is no bound of this kind, or a choice is not allowed.
-        """
+        # No docstring: help of a subclass would show it. A ValueError says that the value is no bound of the
+        # kind that the name has, or that a choice, as in the base class, is not allowed.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
         values = self._checked(value)

@@ -80,8 +80,8 @@ class FrobeniusNorm(Measured):
     entry by entry, as Adam does. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms
     only through the weight.
 
-    The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|. ``project`` takes the
-    nearest weight of the set, each slice scaled.
+    The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c.
+    ``project`` takes the nearest weight of the set, each slice scaled.
     """
 
     shapes = "any"

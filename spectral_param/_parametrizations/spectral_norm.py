@@ -85,9 +85,9 @@ class SpectralNorm(Measured):
     - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
-    The distance of a weight from the set is max(‖W‖ - c, 0), with ``"equal"`` |‖W‖ - c|, computed from the
-    proven bound of ‖W‖. ``project`` takes the nearest matrix for ``"at_most"``: singular values above c
-    become c. Convolutions, and weights of ``"equal"``, are scaled as in a read.
+    The distance of a weight from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c,
+    computed from the proven bound of ‖W‖. ``project`` takes the nearest matrix for ``"at_most"``: singular
+    values above c become c. Convolutions, and weights of ``"equal"``, are scaled as in a read.
 
     **Held after the step.** With ``"at_most"`` a matrix is put back to the nearest one, by a decomposition of
     the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and related

@@ -83,12 +83,13 @@ def constrain(
             in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
             and after each step of the optimizer that trains it; see below.
         step: How optimizer steps treat a weight with ``optimizer``. ``None``, the default: ``"tangent"`` if
-            the tangent space of the set is implemented and the optimizer is not LBFGS, else ``"project"``. A
-            copy of a model keeps this argument. ``"tangent"``: the optimizer gets the part of the gradient
-            along the set. ``"relative"``: in addition, the step is made along the set and turns the weight by
-            about the learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the step is a
-            matrix of equal singular values along the set, as in Muon. ``"project"``: the optimizer gets the
-            whole gradient, and the weight is projected after the step.
+            the tangent space of the set is implemented, but for LBFGS, and for SGD with ``"at_most"``, which
+            are right without it; else ``"project"``. A copy of a model keeps this argument. ``"tangent"``:
+            the optimizer gets the part of the gradient along the set. ``"relative"``: in addition, the step
+            is made along the set and turns the weight by about the learning rate, in radians. ``"msign"``: in
+            addition to ``"tangent"``, the step is a matrix of equal singular values along the set, as in
+            Muon. ``"project"``: the optimizer gets the whole gradient, and the weight is projected after the
+            step.
 
     Returns:
         The module.

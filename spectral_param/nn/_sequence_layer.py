@@ -106,13 +106,14 @@ class SequenceLayer(nn.Module):
         Args:
             input: ``(time, batch, input_size)``, ``(batch, time, input_size)`` with ``batch_first``,
                 unbatched ``(time, input_size)``, or a ``PackedSequence``.
-            hx: Initial states ``(layers · directions, batch, hidden_size)``, without ``batch`` for
-                unbatched input; zeros by default.
+            hx: Initial states ``(layers · directions, batch, hidden_size)``, or of the shape that the class
+                says, without ``batch`` for unbatched input. None, the default: zeros, or the start that the
+                class trains.
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
-            ``directions · hidden_size`` features (twice as many with ``real_output``), or None with
-            ``return_output=False``; and the last states h_n, shaped like hx.
+            ``directions · hidden_size`` features (twice as many with ``real_output``), or None where the
+            class has ``return_output=False``; and the last states h_n, shaped like hx.
 
         Raises:
             ValueError: If a shape does not fit, the sequence is empty, or the input or hx is complex for a
