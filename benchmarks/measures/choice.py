@@ -113,7 +113,7 @@ def chosen() -> Table:
     for kind, results in _kinds().items():
         families: dict[str, dict[str, Result]] = {}
         for name, of in results.items():
-            family = name.removeprefix("new seeds, ").split(",")[0]
+            family = kind if kind == "drawn once" else name.removeprefix("new seeds, ").split(",")[0]
             families.setdefault(family, {})[name] = of
         if len(families) > 1:
             for family, of_family in families.items():
