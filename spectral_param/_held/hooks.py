@@ -270,8 +270,8 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     for w in weights:
         W, one_set = w.part.W, w.entry.constraint.shared_set()
         # Shards of one shape may be of weights of several, which differs from process to process.
-        shapes = w.part.layout.split(W).shape, w.weight.shape, w.part.groups
-        groups[one_set, shapes, W.dtype, W.device, w.entry.step].append(w)
+        shard = None if w.part.groups is None else (w.weight.shape, w.part.groups)
+        groups[one_set, w.part.layout.split(W).shape, shard, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():
         count = max(1, _BATCH // group[0].weight.numel())
         for start in range(0, len(group), count):

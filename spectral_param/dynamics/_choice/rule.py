@@ -5,8 +5,8 @@ Candidates
     drift                x⁺ = x + mean difference
     AR(1)                each state by itself, without inputs
     process              one step, with the ridges 1e-2, 1e-4, 0 towards zero             (K = A Cᵀ)
-    measurement          whole recordings, with the same three, each from the one step
-                         and from the ridge before                                        (K = 0)
+    measurement          whole recordings, with the same three, each from the one step,
+                         the ridge before and what several rows tell of later ones        (K = 0)
 
 Left out are no change and drift where the radius is below 1, the ridge 0 where rows are fewer than two for
 each state and input, and whole recordings that cost too much, or where one step is exact.

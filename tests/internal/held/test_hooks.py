@@ -23,3 +23,15 @@ def test_a_step_that_a_cuda_graph_records_is_refused(monkeypatch) -> None:
     optimizer.step()
     assert set(sp.violation(layer).values()) == {0.0}
     assert not torch.equal(layer.weight, before)
+
+
+def test_tall_and_wide_weights_of_one_set_are_put_back_together(monkeypatch) -> None:
+    calls, put_back = [], hooks.put_back
+    monkeypatch.setattr(hooks, "put_back", lambda *given: calls.append(1) or put_back(*given))
+    model = nn.Sequential(nn.Linear(6, 24), nn.Linear(24, 6))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizer)
+    model(torch.randn(2, 6)).square().sum().backward()
+    optimizer.step()
+    assert len(calls) == 1
+    assert set(sp.violation(model).values()) == {0.0}
