@@ -96,25 +96,25 @@ class Likelihood:
         from the gain of a start. Modes that are close to each other are found sooner with one, which takes
         longer: where a regression predicts far better without.
         """
-        starts, other = starts_of(self.recordings, n, self.options), self._other()
+        starts = starts_of(self.recordings, n, self.options)
         points = [self.first(*start) for start in starts]
         best = min(points, key=_error)
         if self.options.filter and best is points[0]:
-            best = min(best, other.refined(min((other.first(*of) for of in starts), key=_error)), key=_error)
+            best = min(best, self._of_other_noise(starts), key=_error)
         found = self.refined(best)
         if not self.options.filter and self.options.again and self.shortfall(found) > SHORT:
-            there = other.refined(min((other.first(*of) for of in starts), key=_error))
+            there = self._of_other_noise(starts)
             start = self.point(there.chart, there.C, 0 * there.K, there.noise)
             if start is not None:
                 found = min(found, self.refined(start), key=_error)
         return found
 
-    def _other(self) -> Likelihood:
-        """Return the likelihood of the other kind of noise, for a few steps."""
+    def _of_other_noise(self, starts: list[tuple[Array, ...]]) -> FilterPoint:
+        """Return what a few steps of the fit for the other kind of noise make of the best start."""
         other, of = copy.copy(self), self.options
         few = min(of.max_iter, _FEW)
         other.options = of._replace(filter=not of.filter, max_iter=few, again=False)
-        return other
+        return other.refined(min((other.first(*start) for start in starts), key=_error))
 
     def unknowns(self, point: FilterPoint) -> float:
         """Return the number of unknowns but for the basis of the states, of first states and covariance."""
