@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from spectral_param._held.weights import distance
 from spectral_param._model import constraints
 from spectral_param._parametrizations import Parametrization
+from spectral_param._parametrizations.tensors import originals_of
 from spectral_param._register.holders import prepared
 from spectral_param._register.targets import targets_of
 
@@ -30,7 +32,8 @@ def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None =
             weights that are held after the step loads into the plain class without a warning.
 
     Raises:
-        ValueError: If ``model`` is not a module, or no tensor has a name in ``expected``.
+        ValueError: If ``model`` is not a module, no tensor has a name in ``expected``, or FSDP2 has sharded
+            the parameters from which a weight is computed.
 
     Example:
         >>> layer = torch.nn.Linear(8, 8)
@@ -64,5 +67,12 @@ def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None =
 
 def _weight_of(model: nn.Module, full: str) -> Tensor:
     path, _, name = full.rpartition(".")
-    weight: Tensor = getattr(model.get_submodule(path), name)
+    owner = model.get_submodule(path)
+    links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else None  # type: ignore[index]
+    if links is not None and any(hasattr(X, "full_tensor") for X in originals_of(links)):
+        raise ValueError(
+            f"violation: expected parameters that are not sharded, got those of {full!r}, from which the "
+            "weight is computed. Call it between unshard() and reshard() of the module that fully_shard got."
+        )
+    weight: Tensor = getattr(owner, name)
     return weight

@@ -6,6 +6,8 @@ Frequencies and dampings, with their deviations, from the accelerations of a str
 Goes on in :doc:`/dynamics_modes`.
 """
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -20,6 +22,9 @@ for force in rng.standard_normal((2000, 2)):  # Steps of 0.02 seconds, three sen
 rows = np.array(rows)
 rows += 0.05 * rows.std(axis=0) * rng.standard_normal(rows.shape)
 
+warnings.filterwarnings(
+    "ignore", "StableLinearModel: a regression"
+)  # Too few states miss a mode, as they should.
 models = [sp.dynamics.StableLinearModel(states=n, dt=0.02).fit(rows) for n in range(2, 11)]
 model = models[2]  # Four states, two for each mode: what stays at every larger order.
 for i in np.argsort(model.frequencies_):

@@ -38,8 +38,8 @@ from spectral_param._register.holders import repeats_results, strides_of
 from spectral_param.functional._proven_norm import norm_bound
 
 
-def constant(module: nn.Module, shape: Shape = None) -> float | None:
-    """Return the constant of a layer, None for a class that is not known.
+def constant(module: nn.Module, shape: Shape = None) -> float:
+    """Return the constant of a layer of one of the :func:`classes`.
 
     Args:
         module: The layer.
@@ -54,7 +54,7 @@ def constant(module: nn.Module, shape: Shape = None) -> float | None:
         return max(map(abs, found_slopes))
     if kind in _BY_SHAPE:
         return _BY_SHAPE[kind](module, shape)
-    found = _CONSTANTS.get(kind)
+    found = _CONSTANTS[kind]
     return found(module) if callable(found) else found
 
 
@@ -252,7 +252,6 @@ def register(
         NO_SHAPE.add(kind)
 
 
-def classes() -> set[str]:
-    """Return the names of the classes that have a constant of their own."""
-    kinds = {kind.__name__ for kind in (*_CONSTANTS, *_BY_SHAPE)} - {"GLU"}
-    return {"Sequential", *ACTIVATIONS, *kinds}
+def classes() -> set[type[nn.Module]]:
+    """Return the classes whose layers :func:`constant` knows."""
+    return {*ACTIVATIONS, *_CONSTANTS, *_BY_SHAPE}

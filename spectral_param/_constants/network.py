@@ -160,8 +160,13 @@ class _Walk:
         if name in self.stated:
             self.left.discard(name)
             return [Layer(None, float(self.stated[name]), shape, None)]
-        self.check(module, name, inside_residual)
         kind = type_before_parametrizations(module)
+        known = {nn.Sequential, *_AROUND, *classes()}
+        if kind not in known:
+            names = sorted({each.__name__ for each in known - {nn.GLU}})
+            remedy = f"{_UNKNOWN.get(kind, '')}{self.remedy(name)} Known are {', '.join(names)}."
+            self.refuse(module, name, "a module whose forward is known", remedy)
+        self.check(module, name, inside_residual)
         prefix = f"{name}." if name else ""
         if kind is nn.Sequential:
             layers: list[Layer] = []
@@ -174,15 +179,10 @@ class _Walk:
             rate = self.number(self.of(function, inner, shape, inside_residual=True))
             return [Layer(None, _AROUND[kind](module, rate), shape, shape)]
         try:
-            known = constant(module, shape)
+            found = constant(module, shape)
         except UnknownConstantError as error:
             self.refuse(module, name, str(error), self.remedy(name))
-        if known is None:
-            expected = "a module whose forward is known"
-            names = classes() | {each.__name__ for each in _AROUND}
-            remedy = f"{_UNKNOWN.get(kind, '')}{self.remedy(name)} Known are {', '.join(sorted(names))}."
-            self.refuse(module, name, expected, remedy)
-        return [Layer(module, known, shape, _shape_after(module, name, shape))]
+        return [Layer(module, found, shape, _shape_after(module, name, shape))]
 
     def check(self, module: nn.Module, name: str, inside_residual: bool) -> None:
         """Raise if the module does not do what its class says."""
@@ -212,8 +212,9 @@ class _Walk:
     def refuse(self, module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
         """Raise because of a module."""
         kind = type_before_parametrizations(module)
+        got = repr(name) if name else "the model itself"
         raise ValueError(
-            f"{self.caller}: expected {expected}, got {name!r}, a {kind.__module__}.{kind.__qualname__}. "
+            f"{self.caller}: expected {expected}, got {got}, a {kind.__module__}.{kind.__qualname__}. "
             f"{remedy}"
         )
 
@@ -280,7 +281,14 @@ _BUILD = (
     "hooks, subclasses or a forward of your own."
 )
 _NORMALISED = "It divides by a deviation that can be near 0, so it has no useful constant. "
-_UNKNOWN: dict[type[nn.Module], str] = {nn.LayerNorm: _NORMALISED, nn.GroupNorm: _NORMALISED}
+_RECURRENT = "How fast it forgets is what analysis.contraction proves. "
+_UNKNOWN: dict[type[nn.Module], str] = {
+    nn.LayerNorm: _NORMALISED,
+    nn.GroupNorm: _NORMALISED,
+    nn.RNN: _RECURRENT,
+    nn.GRU: _RECURRENT,
+    nn.LSTM: _RECURRENT,
+}
 
 
 def _stated(name: str) -> str:

@@ -109,4 +109,4 @@ _SLOPES: dict[type[nn.Module], Slopes | Callable[[Any], Slopes]] = {
     nn.Softshrink: _UNIT,
     nn.Tanhshrink: _UNIT,
 }
-ACTIVATIONS = {kind.__name__ for kind in _SLOPES}
+ACTIVATIONS = frozenset(_SLOPES)

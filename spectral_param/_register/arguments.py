@@ -79,3 +79,12 @@ def check_target(owner: nn.Module, name: str, init: Init) -> None:
         )
     if isinstance(init, Tensor) and init.is_complex() and not weight.is_complex():
         raise ValueError(f"init: expected a real tensor for a real weight, got {init.dtype}. Pass init.real.")
+
+
+def check_not_sharded(owner: nn.Module, name: str) -> None:
+    """Raise for shards, from which no weight is computed."""
+    if hasattr(owner._parameters.get(name), "full_tensor"):
+        raise ValueError(
+            f"{type(owner).__name__}: expected a tensor that is not sharded, got the DTensor {name!r}. "
+            "Constrain it before fully_shard, or pass the optimizer to hold it after each step."
+        )

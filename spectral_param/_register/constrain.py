@@ -25,7 +25,14 @@ from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import originals_for
 from spectral_param._parametrizations.rotation import Rotation
 from spectral_param._progress import steps
-from spectral_param._register.arguments import Init, check_chain, check_gates, check_step, check_target
+from spectral_param._register.arguments import (
+    Init,
+    check_chain,
+    check_gates,
+    check_not_sharded,
+    check_step,
+    check_target,
+)
 from spectral_param._register.held import check_not_held, hold
 from spectral_param._register.holders import check_kind, prepared
 from spectral_param._register.reset import let_reset_renew
@@ -97,11 +104,11 @@ def constrain(
     Raises:
         ValueError: If ``module`` is not a module; if no tensor has this name; if, without ``optimizer``, the
             tensor is tied: also registered under another name in the module (let the forward pass read one
-            name twice, or pass ``optimizer``); if the tensor has no shape yet, holds kernels that are no
-            matrices, or has a shape that the constraint does not take; if its module is pruned, scripted,
-            computes the weight in a hook, or is an Embedding with sparse gradients or ``max_norm``; if
-            ``init`` or ``gates`` does not fit; if ``step`` does not fit the set or the optimizer; or if the
-            constraint raises it.
+            name twice, or pass ``optimizer``), or FSDP2 has sharded it; if it has no shape yet, holds kernels
+            that are no matrices, or has a shape that the constraint does not take; if its module is pruned,
+            scripted, computes the weight in a hook, or is an Embedding with sparse gradients or
+            ``max_norm``; if ``init`` or ``gates`` does not fit; if ``step`` does not fit the set or the
+            optimizer; or if the constraint raises it.
 
     The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
     padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
@@ -158,6 +165,7 @@ def constrain(
             check_kind(owner, name, chain, gates)
             check_not_held(owner, name)
             check_target(owner, name, init)
+            check_not_sharded(owner, name)
             check_one_name(module, owner, name)
     before = [Snapshot(owner, name) for _, owner, name in targets]
     stacked = [f"{full} ({kind})" for full, owner, name in targets for kind in _of_others(owner, name)]

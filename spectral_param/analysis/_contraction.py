@@ -109,8 +109,8 @@ def contraction(
 
     Raises:
         ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
-            ``input_bound`` is no finite number > 0; with ``inputs`` also if they do not fit, or if the module
-            is a cell, a list, or has two directions.
+            ``input_bound`` is no finite number > 0; with ``inputs`` also if they do not fit, if an entry is
+            beyond ``input_bound``, or if the module is a cell, a list, or has two directions.
         NotFiniteError: If a weight is not finite.
         UnsupportedDtypeError: If a weight is complex.
 
@@ -129,7 +129,16 @@ def contraction(
         (True, True)
     """
     proven = _proven(module, input_bound)
-    return proven if inputs is None else MeasuredContraction(*proven, *measured(module, inputs, runs))
+    if inputs is None:
+        return proven
+    found = measured(module, inputs, runs)
+    largest = float(inputs.abs().max())
+    if input_bound is not None and largest > input_bound:
+        raise ValueError(
+            f"{_NAME}: inputs: expected entries of at most input_bound={input_bound}, for which a rate is "
+            f"proven, got {largest}. Pass input_bound={largest}, or None."
+        )
+    return MeasuredContraction(*proven, *found)
 
 
 def _proven(module: nn.Module, input_bound: float | None) -> Contraction:

@@ -18,7 +18,7 @@ from spectral_param._precision import to_double
 MOST_ENTRIES = 2048
 _EPS = torch.finfo(torch.float64).eps
 
-_CONVOLUTIONS: dict[type[nn.Module], Any] = {
+CONVOLUTIONS: dict[type[nn.Module], Any] = {
     nn.Conv1d: nn.functional.conv1d,
     nn.Conv2d: nn.functional.conv2d,
     nn.Conv3d: nn.functional.conv3d,
@@ -68,9 +68,9 @@ def matrix(layer: Layer) -> tuple[Tensor, float, Shape] | None:
         scale = scale.cpu().repeat_interleave(math.prod(before[1:]))
         return torch.diag_embed(scale), 4 * _EPS * float(scale.norm()), before
     images = torch.eye(math.prod(before), dtype=torch.float64, device="cpu").reshape(-1, *before)
-    if kind in _CONVOLUTIONS:
+    if kind in CONVOLUTIONS:
         taps = math.prod(module.kernel_size)
-        W = _convolved(module, _CONVOLUTIONS[kind], images).flatten(1).mT.contiguous()
+        W = _convolved(module, CONVOLUTIONS[kind], images).flatten(1).mT.contiguous()
         largest = float(module.weight.detach().abs().max())
         return W, _EPS * taps**2 * largest * math.sqrt(W.numel()), before
     if kind in _PLAIN:

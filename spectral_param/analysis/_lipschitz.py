@@ -36,7 +36,8 @@ def lipschitz(
     bounded the same way), maxima over pools and other layers are parts with constants of their own. It
     is never larger than the product of norms, and for a network trained without a constraint often a fraction
     of it. With ``input_shape``, convolutions, pools of means,
-    paddings and batch norms count as matrices, where inputs and outputs have at most 2,048 entries. Linear
+    paddings and batch norms count as matrices, where inputs and outputs have at most 2,048 entries; without
+    it convolutions count by their norms, and a warning says so. Linear
     layers with nothing between are one map. ``steps`` of Newton's method find better multipliers: 40
     come within 0.1 % of LipSDP for small networks. Cholesky factorisations in double
     precision, with rounding allowed for, prove each result. For n units in a layer they take about 8 n³

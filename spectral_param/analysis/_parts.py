@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from spectral_param._constants.slopes import Slopes, slopes
 from spectral_param.analysis import _chain
 from spectral_param.analysis._chain import Chain, Scaled
 from spectral_param.analysis._chain_newton import tightened
-from spectral_param.analysis._linear_maps import matrix
+from spectral_param.analysis._linear_maps import CONVOLUTIONS, matrix
 
 _EPS = torch.finfo(torch.float64).eps
 #: The most units between the maps of a part that Newton's method takes.
@@ -100,8 +101,16 @@ def _square(found: Scaled) -> float | None:
 
 
 def parts_of(layers: Iterable[Layer]) -> list[Part]:
-    """Return the parts of a network in their order."""
+    """Return the parts of a network in their order; warn of convolutions without the size of their inputs."""
     builder = _Builder()
+    layers = list(layers)
+    unknown = [of.module for of in layers if of.module is not None and not is_known(of.before)]
+    if any(type_before_parametrizations(module) in CONVOLUTIONS for module in unknown):
+        warnings.warn(
+            "without the size of its inputs, a convolution counts by its norm, as with method='norms'. Pass "
+            "input_shape, the shape of one input without the batch.",
+            stacklevel=4,
+        )
     for layer in layers:
         builder.take(layer)
     builder.close()

@@ -136,6 +136,22 @@ def redirects():
     return configured("redirects")
 
 
+def test_what_is_pasted_from_a_page_has_its_imports():
+    """The first code that a reader sees; later code on the page goes on from it."""
+    for page in DOCS.glob("*.md"):
+        blocks = re.findall(r"^```\{(?:testcode|doctest)\}\n(.*?)^```$", page.read_text("utf-8"), re.S | re.M)
+        shown = [block for block in blocks if not block.startswith(":hide:")]
+        if shown:
+            assert "import spectral_param as sp" in shown[0], page
+        for name in ("torch", "np"):
+            used = [i for i, block in enumerate(shown) if re.search(rf"(?<![\w.]){name}\.\w", block)]
+            imported = rf"^(?:>>> )?import {name if name == 'torch' else 'numpy as np'}$"
+            known = [i for i, block in enumerate(shown) if re.search(imported, block, re.M)]
+            if used:
+                assert known, (page, name)
+                assert known[0] <= used[0], (page, name)
+
+
 def test_every_heading_that_moved_is_on_the_page_that_it_leads_to():
     for old, headings in configured("moved_headings").items():
         for heading, target in headings.items():

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import spectral_param as sp
 from spectral_param.testing import Case, holder
 from tests.launch import ROOT, ranked, torchrun
+from tests.messages import refused
 from tests.promises.cases import CASES
 
 EXAMPLE = ROOT / "examples" / "several_processes.py"
@@ -58,15 +59,37 @@ def test_two_processes_train_products_of_reflections_as_one_does(tmp_path) -> No
     assert "Warning" not in ranked(train, tmp_path / "printed")
 
 
-def test_a_base_is_not_moved_where_it_would_be_lost() -> None:
+@pytest.fixture
+def alone():
+    """A group of one process, on its CPU."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-        model = torch.distributed.fsdp.fully_shard(sp.nn.ExpRNN(1, 4), mesh=mesh)
-        with pytest.raises(ValueError, match="rebase: expected parameters that are not sharded"):
-            sp.rebase(model)
-    finally:
-        dist.destroy_process_group()
+    yield dist.device_mesh.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_a_base_is_not_moved_where_it_would_be_lost(alone) -> None:
+    model = torch.distributed.fsdp.fully_shard(sp.nn.ExpRNN(1, 4), mesh=alone)
+    with pytest.raises(ValueError, match="rebase: expected parameters that are not sharded"):
+        sp.rebase(model)
+
+
+@pytest.mark.parametrize("constraint", [sp.ScaledCayley(), sp.SpectralRadiusNorm(), sp.LyapunovForm()])
+def test_distances_of_sharded_weights_are_refused_until_they_are_gathered(constraint, alone) -> None:
+    layer = sp.constrain(torch.nn.Linear(4, 4), "weight", constraint)
+    model = torch.distributed.fsdp.fully_shard(torch.nn.Sequential(layer), mesh=alone)
+    with refused("0.weight", "unshard"):
+        sp.violation(model)
+    model.unshard()
+    assert sp.violation(model) == {"0.weight": 0.0}
+
+
+def test_a_sharded_weight_is_constrained_before_or_held_after(alone) -> None:
+    model = torch.distributed.fsdp.fully_shard(torch.nn.Linear(4, 4), mesh=alone)
+    with refused("'weight'", "before fully_shard", "optimizer"):
+        sp.constrain(model, "weight", sp.ScaledCayley())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sp.constrain(model, "weight", sp.ScaledCayley(), optimizer=optimizer)
+    assert sp.violation(model) == {"weight": 0.0}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.variant])

@@ -39,4 +39,11 @@ FAULTS = (
         "radius = (_quotient(margin, constants).gather(-1, margin.argmin(-1, keepdim=True)))[..., 0]",
         "nearer",
     ),
+    Fault(
+        "silent: convolutions count by their norms, and nobody says so",
+        "spectral_param/analysis/_parts.py",
+        "in CONVOLUTIONS for module in unknown",
+        "in () for module in unknown",
+        "unknown_size",
+    ),
 )

@@ -33,4 +33,11 @@ FAULTS = (
         'dtype=torch.float64, device="cpu"',
         "hand",
     ),
+    Fault(
+        "beyond the bound: inputs are measured for which the rate is not proven",
+        "spectral_param/analysis/_contraction.py",
+        "largest > input_bound:",
+        "largest > math.inf:",
+        "cannot_be_measured",
+    ),
 )

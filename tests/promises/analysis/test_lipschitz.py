@@ -351,6 +351,13 @@ def test_training_is_refused() -> None:
     assert lipschitz(model.eval()) == pytest.approx(lipschitz(model[0]))
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_a_recurrent_network_is_told_at_once_what_speaks_of_it(kind) -> None:
+    """Not first to call eval(), which would not help."""
+    with refused("the model itself", "analysis.contraction"):
+        lipschitz(kind(2, 2))
+
+
 def test_a_global_hook_is_refused() -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
     try:

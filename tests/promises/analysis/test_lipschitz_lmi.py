@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -197,7 +198,9 @@ def test_networks_of_other_layers_are_never_below_an_attack(name) -> None:
     number = lipschitz(model, method="lmi", input_shape=shape, steps=3)
     closed = lipschitz(model, method="lmi", input_shape=shape)
     assert attacked <= number <= closed <= product
-    alone = lipschitz(model, {} if name not in ("rows",) else {"6": 2.0}, method="lmi")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "without the size of its inputs, a convolution")
+        alone = lipschitz(model, {} if name not in ("rows",) else {"6": 2.0}, method="lmi")
     assert attacked <= alone
 
 
@@ -356,3 +359,18 @@ def test_logits_of_another_network_and_a_number_with_options_are_refused() -> No
         certified_radius(torch.randn(2, 5), 1.0, input_shape=(3,))
     with refused("lipschitz", "network"):
         certified_radius(torch.randn(2, 5), "norms")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_convolutions_of_unknown_size_are_told_to_count_by_their_norms(inside) -> None:
+    pair = nn.Sequential(nn.Conv1d(2, 3, 3, padding=1), nn.ReLU(), nn.Conv1d(3, 2, 3, padding=1))
+    model = (sp.nn.Residual(pair) if inside else pair).eval()
+    with pytest.warns(UserWarning, match="input_shape"):
+        loose = lipschitz(model, method="lmi")
+    assert loose == pytest.approx(lipschitz(model))
+    assert lipschitz(model, method="lmi", input_shape=(2, 6)) < 0.999 * loose
+
+
+def test_nothing_is_said_of_dense_layers() -> None:
+    """A warning would raise."""
+    lipschitz(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval(), method="lmi")

@@ -104,6 +104,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         contraction(gru, inputs=[1.0])
     with refused("inputs", error=sp.errors.NotFiniteError):
         contraction(gru, inputs=x * torch.nan)
+    with refused("inputs", "input_bound=2.5"):
+        contraction(nn.GRU(2, 3), 1.0, inputs=torch.full((4, 1, 2), -2.5))
     with refused("runs"):
         contraction(gru, inputs=x, runs=1)
     with refused("ModuleList"):
