@@ -32,7 +32,7 @@ def lyapunov_certificate(
     r"""Return coordinates in which a matrix is a contraction: the proof that it is stable.
 
     ``metric="full"``, the default: a quadratic form M with :math:`W^H M W ≤ r^2 M`. It proves
-    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare that with what
+    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare this bound with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
     edge and semisimple. The form is not the one of least condition, so the bound may be too large.
 
@@ -51,8 +51,8 @@ def lyapunov_certificate(
             with ``"diagonal"`` real; then also one sparse matrix ``(n, n)``, of scipy or torch, with n up to
             5000.
         radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
-            search stops at it, with a Θ of smaller condition. The default is the least rate, to 1e-6, or 1e-4
-            for n > 512, relatively.
+            search stops at this rate, with a Θ of smaller condition. The default is the least rate, to 1e-6,
+            or 1e-4 for n > 512, relatively.
         metric: ``"full"`` or ``"diagonal"``.
 
     Returns:

@@ -133,8 +133,8 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
 
     A weight is constrained if it has a parametrization, of this library or another one. Rectangles have a
     norm only. Only gates make a tall weight a stack of blocks. Kernels of convolutions are left out, because
-    the numbers of their matrices are not those of the layer. For a weight without a constraint, and for the
-    smallest singular value, there are :func:`singular_values` and :func:`eigenvalues`.
+    the norm and radius of their matrices say little about the layer. For a weight without a constraint, and
+    for the smallest singular value, there are :func:`singular_values` and :func:`eigenvalues`.
 
     Each weight costs three decompositions in double precision: log once in an epoch, not in each step. The
     call does not change training, not even in the last bit.

@@ -84,8 +84,8 @@ class ENRNN(BlockRNN):
             ``None``, the default: half of the entries; for a complex dtype, trained phases. The paper has 0.3
             (adding, copying), 0.6 (characters) and 1.0 (speech).
         radius: Spectral radius of the short-term block.
-        mode: How ``radius`` bounds it. The default is ``"latched"``, as in the paper; the default of
-            :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
+        mode: How ``radius`` bounds the spectral radius. The default is ``"latched"``, as in the paper; the
+            default of :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
         options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
             ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
             ``device``, as in :class:`spectral_param.nn.BlockRNN`.
