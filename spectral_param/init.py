@@ -391,7 +391,7 @@ def contracting_(
         The certificate of the network after the change.
 
     Raises:
-        ValueError: If the module is another one or is parametrized, or an argument is out of range; with
+        ValueError: If the module is of another kind or is parametrized, or an argument is out of range; with
             ``"scale"`` if an update or forget gate can reach the rate without any recurrent weight: the
             message names its bias.
         NotFiniteError: If a weight is not finite.

@@ -69,14 +69,15 @@ def contraction(
 
     The rate holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not
     leave, and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in
-    a row are compared together, in one norm; where several have the largest rate, it is approached to about
-    1e-6. With two directions, each direction of each layer has the rate, given what it reads: for every r
-    above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a number C.
+    a row are compared together, in one norm; where several layers have the largest rate, the result exceeds
+    this rate by about 1e-6. With two directions, each direction of each layer has the rate, given what it
+    reads: for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})`
+    with a number C.
 
     Without ``input_bound`` an update gate that reads the input can be held at 1 for as long as the input
-    says, and a GRU has the rate 1 at best; an LSTM has none. A :class:`spectral_param.nn.ContractingGRU`
-    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or by
-    ρ(\|W\|), whichever is less. A rate that is not proven may exist: the proof takes absolute values.
+    says, and a GRU has the rate 1 at best; an LSTM has no rate. A :class:`spectral_param.nn.ContractingGRU`
+    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or at ρ(\|W\|),
+    whichever is less. A rate that is not proven may exist: the proof takes absolute values.
 
     One layer of a :class:`spectral_param.nn.DeltaProduct` has its own rate, or 1, in the 2-norm: a product of
     reflections has a norm of at most 1. Nothing is proven of several layers, because the reflections of the
@@ -108,7 +109,7 @@ def contraction(
         ``(worst, median, steps, pairs)``: a measurement, which proves nothing of other inputs and starts.
 
     Raises:
-        ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
+        ValueError: If the module is of another kind, has dropout in training or a ``proj_size``, or if
             ``input_bound`` is no finite number > 0; with ``inputs`` also if they do not fit, if an entry is
             beyond ``input_bound``, or if the module is a cell, a list, or has two directions.
         NotFiniteError: If a weight is not finite.

@@ -20,8 +20,8 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     norm crosses a level just above (Bruinsma and Steinbuch, 1990), which finds small peaks of nearly constant
     responses. The result is the norm at a frequency; up to a relative 1e-10 it is the largest norm. Rounding
     comes on top, by about as much as the norm changes when entries of A change by a rounding error of the
-    largest entry: up to 3e-4, upwards, were met at digital filters of order 12, whose poles are close to each
-    other and to the circle. The formulas stand above the code in
+    largest entry: up to 3e-4, upwards, were seen for digital filters of order 12, whose poles are close to
+    each other and to the circle. The formulas stand above the code in
     ``spectral_param/functional/_h_infinity.py``.
 
     Args:

@@ -47,9 +47,9 @@ def lyapunov_certificate(
     :meth:`spectral_param.LyapunovForm.certificate` returns it.
 
     Args:
-        W: Square matrices ``(..., n, n)``, or gate blocks ``(..., k·n, n)``. With ``"full"`` real or complex,
-            with ``"diagonal"`` real; then also one sparse matrix ``(n, n)``, of scipy or torch, with n up to
-            5000.
+        W: Square matrices ``(..., n, n)``, or gate blocks ``(..., k·n, n)``. Real or complex with ``"full"``;
+            real with ``"diagonal"``, which also takes one sparse matrix ``(n, n)``, of scipy or torch, with n
+            up to 5000.
         radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
             search stops at this rate, with a Θ of smaller condition. The default is the least rate, to 1e-6,
             or 1e-4 for n > 512, relatively.
@@ -65,7 +65,8 @@ def lyapunov_certificate(
         UnsupportedDtypeError: With ``"diagonal"``, if W is complex.
         NotProvenError: With ``"diagonal"``, if a sparse W has more than 5000 rows, or its spectral radius
             cannot be proven.
-        ValueError: If the radius is not positive and finite, or the metric is another one.
+        ValueError: If the radius is not positive and finite, or the metric is neither ``"full"`` nor
+            ``"diagonal"``.
 
     Example:
         >>> W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])

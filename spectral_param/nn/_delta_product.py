@@ -252,8 +252,9 @@ class DeltaProduct(SequenceLayer):
     - ``strength="signed"``, the default: β from 0 to 2, the eigenvalues 1 - β of a factor from 1 to -1.
     - ``"overwrite"``: β from 0 to 1, as in DeltaNet: a key's value is replaced. No group is followed for
       long, because a vector whose length is kept does not move.
-    - ``"reflection"``: β = 2. Each step is orthogonal, with the determinant :math:`(-1)^r`. So to follow a
-      group with elements of both signs takes a spare dimension, d > the dimension of its representation.
+    - ``"reflection"``: β = 2. Each step is orthogonal, with the determinant :math:`(-1)^r`. So following a
+      group with elements of both signs takes a spare dimension: d must exceed the dimension of its
+      representation.
 
     A permutation of n things is a product of at most n - 1 reflections, of a space of n - 1 dimensions. So
     take r = n - 1 and d >= n - 1, with ``"reflection"`` d >= n.
@@ -276,8 +277,8 @@ class DeltaProduct(SequenceLayer):
         strength: What β may be, see above.
         values: Whether the input writes values into the state. If not, the start of the state is trained, and
             the input only turns it.
-        rate: The largest decay before each step, in (0, 1]; the input chooses a smaller one. None, the
-            default: no decay.
+        rate: The largest factor of decay before each step, in (0, 1]; the input chooses a smaller factor.
+            None, the default: no decay.
         bias: Whether the linear maps of the input have biases.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.

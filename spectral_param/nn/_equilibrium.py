@@ -91,8 +91,8 @@ class Equilibrium(PicklableModule):
         residual: The largest :math:`‖z - φ(Wz + Ux + b)‖_2` of a row in that pass.
 
     Raises:
-        ValueError: If a size is less than 1; if the constraint proves no solution; if φ is another one, as
-            GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
+        ValueError: If a size is less than 1; if the constraint proves no solution; if φ is an activation that
+            is not listed, as GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
         UnsupportedDtypeError: If the dtype is complex.
 
     Example:

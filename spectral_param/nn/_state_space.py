@@ -237,8 +237,8 @@ class StateSpace(SequenceLayer):
     module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs that
     differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs of
     norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of layers multiply;
-    each has the same share. Two directions side by side count √2. Rounding in the forward pass, and dropout
-    in training, which scales by 1/(1 - p), come on top.
+    each layer has the same share. Two directions side by side multiply the gain by √2. Rounding in the
+    forward pass, and dropout in training, which scales by 1/(1 - p), come on top.
 
     Args:
         input_size: Number of inputs.
