@@ -72,8 +72,8 @@ def certified_radius(
         there is no tie, NaN where a logit is NaN.
 
     Raises:
-        ValueError: If the logits are complex, of fewer than two classes or not as many as those of the
-            network, or L is neither a finite number ≥ 0 nor a network that :func:`lipschitz` takes.
+        ValueError: If the logits are complex, of fewer than two classes, or of another number of classes than
+            the network, or L is neither a finite number ≥ 0 nor a network that :func:`lipschitz` takes.
 
     Example:
         >>> logits = torch.tensor([[3.0, 1.0, 0.0], [2.0, 2.0, 0.0]])

@@ -25,11 +25,12 @@ def lipschitz(
     r"""Return a proven Lipschitz constant of a network in the 2-norm: :math:`‖f(x) - f(y)‖_2 ≤ L ‖x - y‖_2`.
 
     With ``method="norms"`` it is the product of the constants of the layers. (Of
-    :class:`spectral_param.nn.Residual` 1 + that of its function; of :class:`spectral_param.nn.StateSpace` the
-    gain from a sequence to the outputs, from the same initial states.) Constrained or not, a linear layer has
-    the norm of its weight, a convolution the bound that :class:`spectral_param.SpectralNorm` uses, for images
-    of every size. Each constant is proven from above, up to the rounding errors of the forward pass of the
-    network. A product is rarely the least constant of the network.
+    :class:`spectral_param.nn.Residual` 1 + the constant of its function; of
+    :class:`spectral_param.nn.StateSpace` the gain from a sequence to the outputs, from the same initial
+    states.) Constrained or not, a linear layer has the norm of its weight, a convolution the bound that
+    :class:`spectral_param.SpectralNorm` uses, for images of every size. Each constant is proven from above,
+    up to the rounding errors of the forward pass of the network. A product is rarely the least constant of
+    the network.
 
     ``method="lmi"`` bounds linear layers in a row, with activations of single entries between them, as one
     part, by a matrix inequality. The result is the product of the parts. Residual blocks (whose functions are

@@ -19,7 +19,7 @@ def plot_stabilisation(
     damping: float = 0.05,
     **kwargs: Any,
 ) -> Axes:
-    """Draw the natural frequencies of models of growing order: those of a structure stay, others move.
+    """Draw the natural frequencies of models of growing order: frequencies of a structure stay, others move.
 
     The defaults are those of Peeters and De Roeck, "Stochastic System Identification for Operational Modal
     Analysis: A Review" (J. Dyn. Sys., Meas., Control, 2001).

@@ -176,12 +176,13 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
 
     Args:
         model: The pretrained model, whose parameters are frozen. To train others beside the rotations, such
-            as those of a new head, call ``head.requires_grad_()`` afterwards, then make the optimizer.
+            as the parameters of a new head, call ``head.requires_grad_()`` afterwards, then make the
+            optimizer.
         pattern: Name of a weight, or of a module, all of whose weights are adapted, or a pattern of names,
             such as ``"*.self_attn"`` or ``"*"``. Weights of ``Linear``, of convolutions and of
             ``MultiheadAttention`` are adapted.
         block_size: Rows b of a block of R; it must divide the number of outputs. A weight of m outputs trains
-            m(b - 1)/2 numbers, and each read multiplies it by R. The default, 32, is that of PEFT's OFT.
+            m(b - 1)/2 numbers, and each read multiplies it by R. The default is 32, as in PEFT's OFT.
             ``None`` is one block for all outputs.
 
     Returns:

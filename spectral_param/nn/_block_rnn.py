@@ -52,8 +52,8 @@ class Options(LayerOptions, total=False):
 class BlockRNNCell(ConstrainedCell):
     r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
 
-    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. The interface is that of
-    :class:`torch.nn.RNNCell`.
+    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. It has the interface of
+        :class:`torch.nn.RNNCell`.
 
     Args:
         input_size: Number of features m of the input.

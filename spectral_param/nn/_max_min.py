@@ -18,8 +18,8 @@ class MaxMin(nn.Module):
     approximation" (ICML 2019), section 4.
 
     Args:
-        dim: The dimension of the features. The default is the last one, that of ``torch.nn.Linear``. Take 1
-            for the channels of images.
+        dim: The dimension of the features. The default is the last one, as in ``torch.nn.Linear``. Take 1 for
+            the channels of images.
 
     Raises:
         ValueError: If ``dim`` is no integer, or the size of that dimension is odd.

@@ -233,12 +233,12 @@ class StateSpaceCell(PicklableModule):
 class StateSpace(SequenceLayer):
     r"""Layers of systems :math:`x_{t+1} = Ax_t + Bu_t,\; y_t = Cx_t + Du_t + b`, of a certified gain.
 
-    The interface is that of :class:`torch.nn.RNN`; time is computed in parallel. With ``gain=γ`` the whole
-    module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs that
-    differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs of
-    norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of layers multiply;
-    each layer has the same share. Two directions side by side multiply the gain by √2. Rounding in the
-    forward pass, and dropout in training, which scales by 1/(1 - p), come on top.
+    It has the interface of :class:`torch.nn.RNN`; many time steps are computed in parallel. With ``gain=γ``
+    the whole module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs
+    that differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs
+    of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of layers
+    multiply; each layer has the same share. Two directions side by side multiply the gain by √2. Rounding in
+    the forward pass, and dropout in training, which scales by 1/(1 - p), come on top.
 
     Args:
         input_size: Number of inputs.
