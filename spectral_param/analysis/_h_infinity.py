@@ -20,8 +20,8 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     norm crosses a level just above (Bruinsma and Steinbuch, 1990), which finds small peaks of nearly constant
     responses. The result is the norm at a frequency; up to a relative 1e-10 it is the largest norm. Rounding
     comes on top, by about as much as the norm changes when entries of A change by a rounding error of the
-    largest entry: up to 3e-4, upwards, were seen for digital filters of order 12, whose poles are close to
-    each other and to the circle. The formulas stand above the code in
+    largest entry: for digital filters of order 12, whose poles are close to each other and to the circle, the
+    result was up to 3e-4 too large. The formulas stand above the code in
     ``spectral_param/functional/_h_infinity.py``.
 
     Args:
@@ -36,9 +36,9 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
 
     Returns:
         The norm; infinity if A has an eigenvalue on the unit circle or outside of it (on the imaginary axis
-        or right of it), up to rounding, also where no input reaches this eigenvalue. Only a system with A = B
-        = C = 0 has the norm of D in continuous time, too: scipy gives a constant such a state. NaN if an
-        entry is not finite, or if products of entries of about 1e±300 overflow.
+        or right of it), up to rounding, also where no input reaches this eigenvalue. In continuous time, a
+        system with A = B = C = 0, as scipy writes a constant, has the norm of D. NaN if an entry is not
+        finite, or if products of entries of about 1e±300 overflow.
 
     Raises:
         ValueError: If a part is missing, complex or of a shape that does not fit, or ``dt`` is negative.

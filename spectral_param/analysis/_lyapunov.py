@@ -51,8 +51,8 @@ def lyapunov_certificate(
             real with ``"diagonal"``, which also takes one sparse matrix ``(n, n)``, of scipy or torch, with n
             up to 5000.
         radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
-            search stops at this rate, with a Θ of smaller condition. The default is the least rate, to 1e-6,
-            or 1e-4 for n > 512, relatively.
+            search stops at this rate, with a Θ of smaller condition. The default is the least rate, up to a
+            relative 1e-6, or 1e-4 for n > 512.
         metric: ``"full"`` or ``"diagonal"``.
 
     Returns:

@@ -269,9 +269,9 @@ class StateSpace(SequenceLayer):
         ValueError: If an argument does not fit.
         UnsupportedDtypeError: If the dtype is complex.
 
-    The output at time t depends on inputs up to t, with ``bidirectional`` on all. At the start A has
-    eigenvalues uniform on a ring, as the LRU (Orvieto et al., "Resurrecting
-    recurrent neural networks for long sequences", 2023).
+    The output at time t depends on inputs up to t, with ``bidirectional`` on all inputs. At the start A has
+    eigenvalues uniform on a ring, as the LRU (Orvieto et al., "Resurrecting recurrent neural networks for
+    long sequences", 2023).
 
     Example:
         >>> net = spectral_param.nn.StateSpace(3, 16, 2, 2, nonlinearity="relu", gain=1.0, bias=False)
