@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from spectral_param._context import full_precision, is_captured
 from spectral_param._held import steps
-from spectral_param._held.weights import Part, part_of, put_back
+from spectral_param._held.weights import Part, after_step, part_of
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
 
@@ -240,7 +240,7 @@ class Hook:
                 if any(w.entry in copies for w in group):
                     matrices = _moved(group, matrices, copies, optimizer)
                 constraints = [w.entry.constraint for w in group]
-                found = put_back(group[0].part.W, constraints, matrices)
+                found = after_step(group[0].part.W, constraints, matrices)
             for w, X in zip(group, found, strict=True):
                 has_moved |= _written(w, X)
         if has_moved:
@@ -268,7 +268,8 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     """Yield weights of one set, shape and step, for one call: of at most _BATCH entries, or one weight."""
     groups: dict[Any, list[_Weight]] = defaultdict(list)
     for w in weights:
-        W, one_set = w.part.W, w.entry.constraint.shared_set()
+        W, constraint = w.part.W, w.entry.constraint
+        one_set = constraint if constraint.one_set is None else constraint.one_set
         # Shards of one shape may be of weights of several, which differs from process to process.
         shard = None if w.part.groups is None else (w.weight.shape, w.part.groups)
         groups[one_set, w.part.layout.split(W).shape, shard, W.dtype, W.device, w.entry.step].append(w)

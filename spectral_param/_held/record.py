@@ -87,9 +87,15 @@ def _resets(owner: nn.Module) -> list[str]:
 
 def check_set(constraint: Parametrization, weight: Tensor) -> None:
     """Raise for a set into which no weight can be put back, or that only a checkpoint would know."""
-    reason = constraint.refusal()
-    if reason is not None:
-        raise ValueError(f"{type(constraint).__name__}: {reason}")
+    has_none = type(constraint).near is Parametrization.near
+    reason = constraint.by_map_alone or ("it has no method near" if has_none else "")
+    if reason:
+        raise ValueError(
+            f"{type(constraint).__name__}: expected a constraint whose set a weight can be put back into "
+            f"with an optimizer, got one whose weight its map alone holds: {reason}. Leave out the "
+            "optimizer, to hold the weight by its map, or take SpectralRadiusNorm(r, 'at_most') for "
+            "stability, ScaledCayley() for orthonormal columns."
+        )
     for part in constraint.modules():
         bound = part._bound if isinstance(part, Bounded) else ""
         if bound and isinstance(getattr(part, bound), str) and not part.present_is_plain:

@@ -106,18 +106,18 @@ def distance(constraint: Parametrization, weight: Tensor) -> float:
 def projected(constraint: Parametrization, W: Tensor) -> Tensor:
     """Return the weight of the set near a finite one; a member keeps its bits."""
     part = part_of(constraint, W)
-    return part.join(put_back(W, [constraint], [part.split(constraint, W)])[0])
+    return part.join(after_step(W, [constraint], [part.split(constraint, W)])[0])
 
 
 @full_precision
-def put_back(like: Tensor, constraints: list[Parametrization], matrices: list[Tensor]) -> list[Tensor]:
+def after_step(like: Tensor, constraints: list[Parametrization], matrices: list[Tensor]) -> list[Tensor]:
     """Return members near the matrices of weights that have one set."""
     eps = torch.finfo(like.dtype).eps
     if len(matrices) == 1:
-        return [constraints[0].put_back(matrices[0], eps)]
+        return [constraints[0].after_step(matrices[0], eps)]
     batch = torch.cat([X.reshape(-1, *X.shape[-2:]) for X in matrices])
     counts = [math.prod(X.shape[:-2]) for X in matrices]
-    found = constraints[0].put_back(batch, eps).split(counts)
+    found = constraints[0].after_step(batch, eps).split(counts)
     return [Y.reshape(X.shape) for X, Y in zip(matrices, found, strict=True)]
 
 

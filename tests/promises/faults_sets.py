@@ -62,8 +62,8 @@ FAULTS = (
     Fault(
         "member: a projection moves a weight that is in the set",
         "spectral_param/_parametrizations/in_set.py",
-        "members = torch.where(is_outside[..., None, None], near(W), W)",
-        "members = near(W)",
+        "found = torch.where(is_outside[..., None, None], near(W), W)",
+        "found = near(W)",
         "beside",
     ),
     Fault(

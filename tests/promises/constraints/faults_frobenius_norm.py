@@ -129,22 +129,22 @@ FAULTS = (
     Fault(
         "sphere-half: rounding to half precision counts as a move",
         _CLASS,
-        "+ (eps / 2 if eps > own else 0.0)",
+        "+ (eps / 2 if eps is not None and eps > own else 0.0)",
         "",
         "half_precision",
     ),
     Fault(
         "sphere-half-loose: half precision may drift by 10 of its rounding errors",
         _CLASS,
-        "(eps / 2 if eps > own else 0.0)",
-        "(10 * eps if eps > own else 0.0)",
+        "(eps / 2 if eps is not None and eps > own else 0.0)",
+        "(10 * eps if eps is not None and eps > own else 0.0)",
         "half_precision",
     ),
     Fault(
         "sphere-shared: weights of other norms are put back together",
         _CLASS,
-        "return FrobeniusNorm, number, self.mode",
-        "return FrobeniusNorm, self.mode",
+        '("Frobenius norm", number, self.mode)',
+        '("Frobenius norm", self.mode)',
         "many_weights",
     ),
     Fault(
