@@ -60,6 +60,9 @@ class Bounded(Parametrization):
         # kind that the name has, or that a choice, as in the base class, is not allowed.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
+        if isinstance(value, float) and _KINDS[name].above < value < math.inf:
+            vars(self)[name] = value
+            return
         values = self._checked(value)
         if isinstance(values, Tensor) and (values.ndim or isinstance(value, Tensor)):
             self._take_numbers(values)

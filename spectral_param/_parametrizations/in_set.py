@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param._context import full_precision
+from spectral_param._eigen.solver import Follower
 from spectral_param._parametrizations.degenerate import warn_of_weight
-from spectral_param._parametrizations.memory import Memory
+from spectral_param._parametrizations.memory import Memory, as_it_is, frozen, take_over
 from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
 from spectral_param._precision import relative_rounding
@@ -242,7 +243,11 @@ class InSet(OfWeight):
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a private copy of a weight, and its matrices; raise if the constraint does not take it."""
         check_matrix(W, type(self).__name__, self.least_dims)
-        trial = copy.deepcopy(self)
+        trial: InSet = frozen(self)
+        for part in trial.modules():
+            for name, value in vars(part).items():
+                if isinstance(value, Follower):  # It follows the weight's own matrices.
+                    vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
             trial._become_like(W)
@@ -264,8 +269,8 @@ class InSet(OfWeight):
             InManifoldError: If W is outside the set, or has no originals.
         """
         X, eps = self._split(at_least_float32(W)), torch.finfo(W.dtype).eps
-        before = _Contents(self)
-        parts = [part for part in self.modules() if isinstance(part, InSet)]
+        trial: InSet = frozen(self, tensor=as_it_is)
+        parts = [part for part in trial.modules() if isinstance(part, InSet)]
         try:
             self._check(X)
             if is_first:
@@ -275,17 +280,15 @@ class InSet(OfWeight):
                 vars(part)["_warned"] = True  # Warnings are left to the first read.
             # The rounding errors of half precision are for assignment. At registration they would hide that a
             # matrix is outside.
-            originals = self.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
-        except Exception as error:
-            before.restore()
-            if not isinstance(error, InManifoldError):
-                raise
+            originals = trial.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
+        except InManifoldError:
             known = None if is_first or self._is_after else self._last_originals(W, eps)
             if known is None:
                 raise
             return known if len(known) > 1 else known[0]
         for part in parts:
             vars(part)["_warned"] = False
+        take_over(self, trial)
         return originals
 
     def _renew(self, is_first: bool) -> None:
@@ -358,17 +361,3 @@ def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
     # Not `move > ...`: the matrix also stays if `move` is NaN.
     return torch.where((move > limit * size)[..., None, None], near, X)
-
-
-class _Contents:
-    """The attributes and buffers of a constraint and of those nested in it."""
-
-    def __init__(self, constraint: nn.Module) -> None:
-        self._contents = [(part, dict(vars(part)), dict(part._buffers)) for part in constraint.modules()]
-
-    def restore(self) -> None:
-        for part, content, buffers in self._contents:
-            vars(part).clear()
-            vars(part).update(content)
-            part._buffers.clear()
-            part._buffers.update(buffers)

@@ -69,8 +69,8 @@ FAULTS = (
     Fault(
         "state: a refused assignment leaves what it has begun to change",
         "spectral_param/_parametrizations/in_set.py",
-        "            before.restore()\n",
-        "",
+        "        trial: InSet = frozen(self, tensor=as_it_is)\n",
+        "        trial: InSet = self\n",
         "refused_assignment",
     ),
     Fault(
