@@ -8,7 +8,7 @@ FAULTS = (
     Fault(
         "not-along: the optimizer gets the gradient with its part normal to the set",
         _HOOKS,
-        "                w.part.write(gradients[w.entry], found[i])\n",
+        "                w.placed.write(gradients[w.entry], w.placed.join(found[i]))\n",
         "",
         "linear_cost and sphere and Adam",
     ),
@@ -84,8 +84,8 @@ FAULTS = (
     ),
     Fault(
         "old-norm: a checkpoint that is loaded is rescaled to the norm before",
-        _HOOKS,
-        "        self.constraint._renew(is_first=True)\n",
+        "spectral_param/_parametrizations/placed.py",
+        "            self.constraint._renew(is_first=True)\n",
         "",
         "present_takes",
     ),

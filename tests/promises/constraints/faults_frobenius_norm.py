@@ -101,7 +101,7 @@ FAULTS = (
     Fault(
         "sphere-held-zeros: zero slices start after the step",
         "spectral_param/_register/held.py",
-        "    link.check_start(link._split(W))\n",
+        "    constraint.check_start(X)\n",
         "",
         "refused_by_name",
     ),
@@ -122,8 +122,8 @@ FAULTS = (
     Fault(
         "sphere-paper-present: norms of a new start are those after the first step",
         "spectral_param/_register/held.py",
-        '            W = trial(*trial._start_again("init"))\n',
-        '            return trial(*trial._start_again("init"))\n',
+        "        W = constraint.sample()\n",
+        "        return constraint.sample(), placed.matrices(constraint.sample())\n",
         "padding",
     ),
     Fault(
