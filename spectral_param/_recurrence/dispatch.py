@@ -50,7 +50,7 @@ def run(cell: Cell, rows: Rows) -> Result:
     is_linear = cell.nonlinearity == "identity" and x.is_cpu and not compiled
     top = linear.exponent(cell, rows) if is_linear else None
     found = None if top is None else linear.rnn_linear(cell, rows, top)
-    return rnn_fused(cell, rows) if found is None else found
+    return rnn_fused(cell, rows, compiled) if found is None else found
 
 
 @with_arrays

@@ -303,7 +303,8 @@ class Backward:
             delta.zero_()
         else:
             delta.copy_(g_states[segment.rows])
-        add_to_last(delta, g_last, segment)
+        if g_last is not None:
+            add_to_last(delta, g_last, segment)
         if self.start is not None:
             _last_step(segment, delta).add_(self.start)
         buffer = self._factor[: segment.length]

@@ -26,8 +26,9 @@ def gru(
         All states ``(rows, n)``, and the last state of each sequence ``(B, n)``.
     """
     tensors = (a, h0, weight, bias, limit)
-    if is_compiled() or is_plain(*(t for t in tensors if t is not None)):
-        states, last = run(tensors, "gru", sizes)
+    compiled = is_compiled()
+    if compiled or is_plain(*(t for t in tensors if t is not None)):
+        states, last = run(tensors, "gru", sizes, compiled=compiled)
         assert states is not None
         return states, last
     with autocast_off(a):

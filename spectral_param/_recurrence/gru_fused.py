@@ -24,25 +24,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param._recurrence.reference import stepwise
 from spectral_param._recurrence.sequence import Gradients, Passed, Tensors, add_to_last, ends, previous, whole
 
 
 def gru_reference(
-    a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, sizes: Sequence[int]
+    a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, sizes: list[int]
 ) -> tuple[Tensor, Tensor]:
     """Run the recurrence by operations of autograd."""
-    n, h, states = h0.shape[-1], h0, []
-    for step in a.split(list(sizes)):
-        running = step.shape[0]
-        before = h[:running]
-        to_gates, g = (before @ weight.mT).split([2 * n, n], dim=-1)
+    n = h0.shape[-1]
+
+    def step(h: Tensor, a: Tensor) -> Tensor:
+        to_gates, g = (h @ weight.mT).split([2 * n, n], dim=-1)
         g = g if bias is None else g + bias
-        r, z = (step[:, : 2 * n] + to_gates).split([n, n], dim=-1)
+        r, z = (a[:, : 2 * n] + to_gates).split([n, n], dim=-1)
         r, z = r.sigmoid(), (z if limit is None else torch.minimum(z, limit)).sigmoid()
-        new = torch.lerp(torch.tanh(step[:, 2 * n :] + r * g), before, z)
-        states.append(new)
-        h = new if running == h.shape[0] else torch.cat([new, h[running:]])
-    return torch.cat(states), h
+        return torch.lerp(torch.tanh(a[:, 2 * n :] + r * g), h, z)
+
+    return stepwise(step, h0, sizes, a)
 
 
 class Plan(NamedTuple):
@@ -109,7 +108,8 @@ class Plan(NamedTuple):
         torch.mul(of_ν, r, out=factors[:, 2])
         # δ of each step; its first values are the gradients from outside the recurrence.
         δ = torch.zeros_like(states) if grads[0] is None else grads[0].clone()
-        add_to_last(δ, grads[1], whole(sizes))
+        if grads[1] is not None:
+            add_to_last(δ, grads[1], whole(sizes))
         pulled = torch.empty_like(factors)
         flat = pulled.view(rows, 3 * n)
         steps = zip(

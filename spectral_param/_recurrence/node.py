@@ -15,7 +15,8 @@ from typing import Any, List, Protocol  # noqa: UP035
 import torch
 from torch import Tensor
 
-from spectral_param._context import autocast_off, is_compiled, is_wrapped
+from spectral_param import _paths
+from spectral_param._context import autocast_off, is_wrapped
 from spectral_param._map import differentiated
 from spectral_param._recurrence import fused, gru_fused, short
 from spectral_param._recurrence.sequence import Cell, Gradients, Passed, Result, Rows, Tensors
@@ -65,15 +66,25 @@ def plan_for(
     """
     if kind == "gru":
         return gru_fused.Plan(sizes)
-    if checkpoint_every is None and (differentiable or return_output) and short.is_short(tensors, sizes):
+    W = tensors[3]
+    in_numpy = (
+        sizes[0] * W.shape[-1] <= _paths.NUMPY_STATES
+        and W.is_cpu
+        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
+        and W.dtype in (torch.float32, torch.float64)
+        and checkpoint_every is None
+        and (differentiable or return_output)
+    )
+    if in_numpy:
         return short.Plan(kind, sizes, return_output)
     return fused.plan_for(tensors, kind, sizes, checkpoint_every, return_output, differentiable)
 
 
-def rnn_fused(cell: Cell, rows: Rows) -> Result:
-    """Run a cell with a named activation on tensors that are not wrapped by a transform."""
+def rnn_fused(cell: Cell, rows: Rows, compiled: bool = False) -> Result:
+    """Run a cell with a named activation; see :func:`run`."""
     tensors = (rows.x, rows.h0, cell.weight_ih, cell.weight_hh, cell.bias)
-    return run(tensors, str(cell.nonlinearity), rows.sizes, rows.checkpoint_every, rows.return_output)
+    options = str(cell.nonlinearity), rows.sizes, rows.checkpoint_every, rows.return_output
+    return run(tensors, *options, compiled=compiled)
 
 
 def run(
@@ -82,12 +93,14 @@ def run(
     sizes: list[int],
     checkpoint_every: int | None = None,
     return_output: bool = True,
+    *,
+    compiled: bool,
 ) -> Result:
-    """Run a recurrence on tensors that are not wrapped by a transform; see :func:`plan_for`."""
+    """Run a recurrence on tensors that are not wrapped by a transform, ``compiled`` as one operator."""
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     options = kind, sizes, checkpoint_every, return_output
     with autocast_off(tensors[0]):
-        if is_compiled():
+        if compiled:
             output, last, *_ = _recurrence(*tensors, *options, differentiable)
             return output if return_output else None, last
         plan = plan_for(tensors, *options, differentiable)

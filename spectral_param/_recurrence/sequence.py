@@ -101,11 +101,10 @@ def whole(sizes: list[int]) -> Segment:
     return segments(sizes, len(sizes))[0]
 
 
-def add_to_last(delta: Tensor, g_last: Tensor | None, segment: Segment) -> None:
-    """Add the gradients of last states, or None for zero, to the rows of a segment at which sequences end."""
-    if g_last is not None:
-        for rows, sequences in ends(segment):
-            delta[rows] += g_last[sequences]
+def add_to_last(delta: Tensor, g_last: Tensor, segment: Segment) -> None:
+    """Add the gradients of last states to the rows of a segment at which sequences end."""
+    for rows, sequences in ends(segment):
+        delta[rows] += g_last[sequences]
 
 
 def previous(h: Tensor, sizes: list[int]) -> Tensor:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param import _paths
 from spectral_param._matrices import Array
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference
@@ -29,17 +28,6 @@ from spectral_param._recurrence.sequence import (
     previous,
     whole,
 )
-
-
-def is_short(tensors: Tensors, sizes: list[int]) -> bool:
-    """Return whether numpy is faster for x, h0, U, W and b."""
-    W = tensors[3]
-    return (
-        sizes[0] * W.shape[-1] <= _paths.NUMPY_STATES
-        and W.is_cpu
-        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
-        and W.dtype in (torch.float32, torch.float64)
-    )
 
 
 class Plan(NamedTuple):
@@ -91,7 +79,8 @@ class Plan(NamedTuple):
         delta = (
             torch.zeros_like(h) if g_states is None else g_states.clone(memory_format=torch.contiguous_format)
         )
-        add_to_last(delta, g_last, whole(sizes))
+        if g_last is not None:
+            add_to_last(delta, g_last, whole(sizes))
         factor = None
         if nonlinearity == "tanh":
             factor = (h * h).neg_().add_(1)
