@@ -273,10 +273,10 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
 
     A reservoir :math:`h^+ = (1 - a)\,h + a\,φ(Wh + Ux + b)`, whose φ acts on each unit and has slopes in [-1,
     1] as tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
-    Its states then forget in a step all but the part ``rate`` of a difference, in the norm ‖Θ·‖. W is
-    multiplied by the largest factor for which that is proven. A spectral radius below 1, the rule of
-    thumb, neither implies forgetting nor is implied by it for an input that keeps units in the flat parts of
-    φ. Feedback of the readout into the reservoir adds to W, and the proof is for W alone: scale the sum.
+    Each step then leaves at most the part ``rate`` of a difference of states, in the norm ‖Θ·‖. W is
+    multiplied by the largest factor for which this is proven. A spectral radius below 1, the rule of thumb,
+    neither implies forgetting nor is implied by it for an input that keeps units in the flat parts of φ.
+    Feedback of the readout into the reservoir adds to W, and the proof is for W alone: scale the sum.
 
     Source: Buehner and Young, "A tighter bound for the echo state property", IEEE Transactions on Neural
     Networks 17 (2006). For n = 2,000 and ten entries a row it takes half a minute on one core.
@@ -372,14 +372,15 @@ def contracting_(
 ) -> Contraction:
     """Move the weights of a GRU or LSTM into the set for which a rate is proven.
 
-    If the rate is proven for the network already, no bit of it changes. Training may lead out of the set:
-    call this after each step of the optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
+    If the rate is proven for the network already, no bit of its weights changes. Training may lead out of the
+    set: call this after each step of the optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
     :func:`spectral_param.analysis.contraction` for the proof.
 
     Args:
         module: ``torch.nn.GRU``, ``LSTM``, or a cell of them.
         rate: The rate, 0 < rate <= 1.
-        input_bound: The largest entry of an input; None for any inputs, which a GRU with the rate 1 takes.
+        input_bound: The largest entry of an input; None for any inputs, which is possible for a GRU with the
+            rate 1.
         method: ``"scale"``, the default, multiplies all recurrent weights of a layer and direction by one
             factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches the member of
             the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
@@ -387,10 +388,10 @@ def contracting_(
             convex, and what is found is a local optimum. It takes some seconds for 64 units.
 
     Returns:
-        The certificate of the network as it is then.
+        The certificate of the network after the change.
 
     Raises:
-        ValueError: If the module is another one or is parametrized, or an argument is out of range; with
+        ValueError: If the module is of another kind or is parametrized, or an argument is out of range; with
             ``"scale"`` if an update or forget gate can reach the rate without any recurrent weight: the
             message names its bias.
         NotFiniteError: If a weight is not finite.

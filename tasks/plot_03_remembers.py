@@ -1,7 +1,7 @@
 """A network that remembers
 ========================
 
-The answer was said at the first of 200 steps; an orthogonal recurrent matrix keeps it, and its gradient.
+The first of 200 steps says the answer; an orthogonal recurrent matrix keeps it, and its gradient.
 
 Goes on in :doc:`/rnn`; :doc:`/tutorials/plot_1_why_networks_forget` compares gradients.
 """

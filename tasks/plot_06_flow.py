@@ -1,7 +1,7 @@
 """A flow
 ======
 
-Residual blocks of constant below 1 are invertible: a density of the data, and samples from it.
+Residual blocks of Lipschitz constant below 1 are invertible: a density of the data, and samples from it.
 
 Goes on in :doc:`/invertible`; :doc:`/tutorials/plot_15_invertible_blocks` integrates the density.
 """

@@ -3,7 +3,7 @@
 
 A frozen network is rotated block by block to a new task; each layer keeps its singular values.
 
-Goes on in :doc:`/transformers`; a network that is trained whole in :doc:`/after_step`.
+Goes on in :doc:`/transformers`; :doc:`/after_step` trains the weights themselves.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@
 
 Weights of fixed norm turn by the learning rate in each step, whatever the loss is multiplied by.
 
-Goes on in :doc:`/after_step`; of a transformer in :doc:`/transformers`.
+Goes on in :doc:`/after_step`; :doc:`/transformers` has spheres in a transformer.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """A set of one's own
 ==================
 
-Filters whose entries sum to 0 do not see how bright an image is: a set in the methods that training needs.
+Filters whose entries sum to 0 do not see how bright an image is: a set with the methods that training needs.
 
 Goes on in :doc:`/custom`, with starts, checks and derivatives.
 """

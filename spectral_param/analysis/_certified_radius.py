@@ -49,8 +49,9 @@ def certified_radius(
     change by at most √2 L times the distance of the inputs in the 2-norm. For a model whose last layer is a
     ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i - w_j‖_2` for the rows
     of its weight and the constant K of the layers before, or by the matrix inequality of ``method="lmi"``;
-    the radius is the least of :math:`(l_1 - l_j)/c_{1j}` over all other classes j, and never smaller than
-    that of its constant L. A tie has the radius 0. Rounding errors of the logits are not included.
+    the radius is the least of :math:`(l_1 - l_j)/c_{1j}` over all other classes j, and never smaller than the
+    radius from the model's constant L. A tie has the radius 0. Rounding errors of the logits are not
+    included.
 
     Sources: Tsuzuku, Sato and Sugiyama, "Lipschitz-Margin Training" (NeurIPS 2018), sections 3 and 4; the
     inequality as in :func:`lipschitz`.
@@ -60,10 +61,10 @@ def certified_radius(
         ``torch.nn.LogSoftmax``.
         lipschitz: L ≥ 0 of the network in the 2-norm, as from :func:`lipschitz`; or the network itself, in
             evaluation, whose outputs the logits are.
-        method: Of a network, ``"norms"``, the default, or ``"lmi"``, as in :func:`lipschitz`.
-        constants: Of a network, constants that you state.
-        input_shape: Of a network, the shape of one input.
-        steps: Of a network, the Newton steps of ``"lmi"``.
+        method: For a network, ``"norms"``, the default, or ``"lmi"``, as in :func:`lipschitz`.
+        constants: For a network, constants that you state.
+        input_shape: For a network, the shape of one input.
+        steps: For a network, the Newton steps of ``"lmi"``.
 
     Returns:
         The radius, ``(...)``, rounded down, in float32 for half precision; infinite where the constant
@@ -71,8 +72,8 @@ def certified_radius(
         there is no tie, NaN where a logit is NaN.
 
     Raises:
-        ValueError: If the logits are complex, of fewer than two classes or not as many as those of the
-            network, or L is neither a finite number ≥ 0 nor a network that :func:`lipschitz` takes.
+        ValueError: If the logits are complex, of fewer than two classes, or of another number of classes than
+            the network, or L is neither a finite number ≥ 0 nor a network that :func:`lipschitz` takes.
 
     Example:
         >>> logits = torch.tensor([[3.0, 1.0, 0.0], [2.0, 2.0, 0.0]])

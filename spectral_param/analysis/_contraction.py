@@ -64,22 +64,23 @@ def contraction(
     Two runs read the same inputs, from different starts. If the result has a rate r, the difference δ of
     their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for every input whose
     entries are at most ``input_bound``, and d is the ``scaling``. So after k steps each unit differs by at
-    most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. It is proven in double
+    most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. The rate is proven in double
     precision for the weights as they are stored; the rounding errors of the network itself are not included.
 
-    It holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not leave,
-    and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in a row are
-    compared together, in one norm; where several have the largest rate, it is approached to about 1e-6. With
-    two directions, each direction of each layer has the rate, given what it reads: for every r above the
-    rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a number C.
+    The rate holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not
+    leave, and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in
+    a row are compared together, in one norm; where several layers have the largest rate, the result exceeds
+    this rate by about 1e-6. With two directions, each direction of each layer has the rate, given what it
+    reads: for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})`
+    with a number C.
 
     Without ``input_bound`` an update gate that reads the input can be held at 1 for as long as the input
-    says, and a GRU has the rate 1 at best; an LSTM has none. A :class:`spectral_param.nn.ContractingGRU`
-    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or by
-    ρ(\|W\|), whichever is less. A rate that is not proven may exist: the proof takes absolute values.
+    says, and a GRU has the rate 1 at best; an LSTM has no rate. A :class:`spectral_param.nn.ContractingGRU`
+    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or at ρ(\|W\|),
+    whichever is less. A rate that is not proven may exist: the proof takes absolute values.
 
     One layer of a :class:`spectral_param.nn.DeltaProduct` has its own rate, or 1, in the 2-norm: a product of
-    reflections has a norm of at most 1. Of several layers nothing is proven, because the reflections of the
+    reflections has a norm of at most 1. Nothing is proven of several layers, because the reflections of the
     second one are chosen by what the first one returns, which differs between the runs.
 
     The proof does not hold for a network whose output is fed back into its input.
@@ -91,8 +92,8 @@ def contraction(
     Args:
         module: ``torch.nn.RNN``, ``GRU`` or ``LSTM`` or one of their cells; a network of this library whose
             units have ReLU, tanh, no activation, or modReLU with biases b <= 0; or a ``torch.nn.ModuleList``
-            of such modules of one direction, each reading the states of the one before. In evaluation, if
-            it has dropout between layers.
+            of such modules of one direction, each reading the states of the one before. A module with dropout
+            between layers has to be in evaluation.
         input_bound: The largest entry of an input; None for any inputs.
         inputs: Inputs on which a rate is measured, too, ``(time, batch, features)``, or ``(batch, time,
             features)`` with ``batch_first``. Runs from several starts read the same
@@ -108,7 +109,7 @@ def contraction(
         ``(worst, median, steps, pairs)``: a measurement, which proves nothing of other inputs and starts.
 
     Raises:
-        ValueError: If the module is another one, has dropout in training or a ``proj_size``, or if
+        ValueError: If the module is of another kind, has dropout in training or a ``proj_size``, or if
             ``input_bound`` is no finite number > 0; with ``inputs`` also if they do not fit, if an entry is
             beyond ``input_bound``, or if the module is a cell, a list, or has two directions.
         NotFiniteError: If a weight is not finite.

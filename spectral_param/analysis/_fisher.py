@@ -110,8 +110,8 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
     σ_max is the largest singular value of the unit triangular T with :math:`Θ = Θ_{delay} T`, where Θ_delay
     is the sub-diagonal alone, and :math:`σ_{max} = ‖Θ‖_2/\sqrt α`. T comes from Gram-Schmidt of the columns
     of Θ from the *last* to the first. The proposition does not say so, and with the usual order, from
-    the first column, the bound is false. It holds for k < n only: Θⁿ = 0, so J(k) = 0 for k ≥ n, and this
-    function returns 0 there.
+    the first column, the bound is false. The bound holds for k < n only: Θⁿ = 0, so J(k) = 0 for k ≥ n, and
+    this function returns 0 there.
 
     Derivation. J(k) is the maximum over u of :math:`|u^T Θ^k e_1|^2 / u^T C u`. For u = e_{k+1} the numerator
     is α^k. Because :math:`e_{k+1}^T Θ^m = 0` for m > k, the denominator is :math:`\sum_{m ≤ k} ‖e_{k+1}^T

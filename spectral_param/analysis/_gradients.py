@@ -175,7 +175,7 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
 
     Raises:
         NotSquareError: If W is not square.
-        ValueError: If ``steps`` is less than 1, or the number of rows of U is not that of W.
+        ValueError: If ``steps`` is less than 1, or U and W have different numbers of rows.
 
     Example:
         >>> W, U = torch.tensor([[0.0, 0.5], [-0.5, 0.0]]), torch.tensor([[2.0], [0.0]])

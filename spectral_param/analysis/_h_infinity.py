@@ -14,14 +14,15 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     It is the largest norm of :math:`C(zI - A)^{-1}B + D` over the unit circle, in continuous time over the
     imaginary axis; and the least γ with :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for all inputs, from x = 0.
 
-    Found in two ways, from below. First, frequencies are bisected with an inequality for rational functions
-    that tells which intervals may hold a larger norm, however stiff the system or lightly damped a pole
-    (Borwein and Erdélyi, 1995). Then an eigenvalue problem of size 2n + m tells at which frequencies the norm
-    crosses a level just above (Bruinsma and Steinbuch, 1990), which finds small peaks of nearly constant
-    responses. The result is a norm at a frequency, to 1e-10 the largest one, relatively. Rounding comes on
-    top, by about as much as the norm changes when entries of A change by a rounding error of the largest: up
-    to 3e-4, upwards, were met at digital filters of order 12, whose poles are close to each other and to the
-    circle. The formulas stand above the code in ``spectral_param/functional/_h_infinity.py``.
+    The norm is found from below, in two ways. First, frequencies are bisected with an inequality for rational
+    functions that tells which intervals may hold a larger norm, however stiff the system or lightly damped a
+    pole (Borwein and Erdélyi, 1995). Then an eigenvalue problem of size 2n + m tells at which frequencies the
+    norm crosses a level just above (Bruinsma and Steinbuch, 1990), which finds small peaks of nearly constant
+    responses. The result is the norm at a frequency; up to a relative 1e-10 it is the largest norm. Rounding
+    comes on top, by about as much as the norm changes when entries of A change by a rounding error of the
+    largest entry: up to 3e-4, upwards, were seen for digital filters of order 12, whose poles are close to
+    each other and to the circle. The formulas stand above the code in
+    ``spectral_param/functional/_h_infinity.py``.
 
     Args:
         A: ``(n, n)``, a tensor or array; of shape (0, 0) for a constant D. Or a system: of scipy
@@ -35,9 +36,9 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
 
     Returns:
         The norm; infinity if A has an eigenvalue on the unit circle or outside of it (on the imaginary axis
-        or right of it), up to rounding, also where no input reaches it. Only a system with A = B = C = 0 has
-        the norm of D in continuous time, too: scipy gives a constant such a state. NaN if an entry is not
-        finite, or if products of entries of about 1e±300 overflow.
+        or right of it), up to rounding, also where no input reaches this eigenvalue. Only a system with A = B
+        = C = 0 has the norm of D in continuous time, too: scipy gives a constant such a state. NaN if an
+        entry is not finite, or if products of entries of about 1e±300 overflow.
 
     Raises:
         ValueError: If a part is missing, complex or of a shape that does not fit, or ``dt`` is negative.

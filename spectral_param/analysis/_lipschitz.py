@@ -25,11 +25,12 @@ def lipschitz(
     r"""Return a proven Lipschitz constant of a network in the 2-norm: :math:`‖f(x) - f(y)‖_2 ≤ L ‖x - y‖_2`.
 
     With ``method="norms"`` it is the product of the constants of the layers. (Of
-    :class:`spectral_param.nn.Residual` 1 + that of its function; of :class:`spectral_param.nn.StateSpace` the
-    gain from a sequence to the outputs, from the same initial states.) Constrained or not, a linear layer has
-    the norm of its weight, a convolution the bound that :class:`spectral_param.SpectralNorm` uses, for images
-    of every size. Each is proven from above, up to the rounding errors of the forward pass of the network. A
-    product is rarely the least constant of the network.
+    :class:`spectral_param.nn.Residual` 1 + the constant of its function; of
+    :class:`spectral_param.nn.StateSpace` the gain from a sequence to the outputs, from the same initial
+    states.) Constrained or not, a linear layer has the norm of its weight, a convolution the bound that
+    :class:`spectral_param.SpectralNorm` uses, for images of every size. Each constant is proven from above,
+    up to the rounding errors of the forward pass of the network. A product is rarely the least constant of
+    the network.
 
     ``method="lmi"`` bounds linear layers in a row, with activations of single entries between them, as one
     part, by a matrix inequality. The result is the product of the parts. Residual blocks (whose functions are
@@ -44,16 +45,16 @@ def lipschitz(
     operations a layer, and a step about 10 N³ for the N units of all.
 
     Only what is known counts: ``torch.nn.Sequential`` and the layers of torch.nn that the message lists, in
-    evaluation. Of other modules, subclasses among them, and of hooks nobody knows what they do with their
-    children and results. They raise, and the message says how to state a constant.
+    evaluation. Other modules, also subclasses, and hooks may do anything with their children and results.
+    They raise, and the message says how to state a constant.
 
     Args:
         model: The network, in evaluation: ``model.eval()``.
         constants: Constants that you state, by the names of ``model.named_modules()``, the model itself being
             ``""``. Nothing below such a module is looked at.
         method: ``"norms"``, the default, which takes less time, or ``"lmi"``.
-        input_shape: The shape of one input, without the batch. With it paddings have the constant of that
-            size, and ``"lmi"`` knows the matrices of convolutions. The default is every size.
+        input_shape: The shape of one input, without the batch. With a shape, paddings have the constant of
+            that size, and ``"lmi"`` knows the matrices of convolutions. The default is every size.
         steps: The number of Newton steps of ``"lmi"``, for parts of at most 2,000 units. The default is the
             choice of multipliers in closed form.
 

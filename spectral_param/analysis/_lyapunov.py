@@ -32,7 +32,7 @@ def lyapunov_certificate(
     r"""Return coordinates in which a matrix is a contraction: the proof that it is stable.
 
     ``metric="full"``, the default: a quadratic form M with :math:`W^H M W ≤ r^2 M`. It proves
-    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare that with what
+    :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare this bound with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
     edge and semisimple. The form is not the one of least condition, so the bound may be too large.
 
@@ -47,12 +47,12 @@ def lyapunov_certificate(
     :meth:`spectral_param.LyapunovForm.certificate` returns it.
 
     Args:
-        W: Square matrices ``(..., n, n)``, or gate blocks ``(..., k·n, n)``. With ``"full"`` real or complex,
-            with ``"diagonal"`` real; then also one sparse matrix ``(n, n)``, of scipy or torch, with n up to
-            5000.
+        W: Square matrices ``(..., n, n)``, or gate blocks ``(..., k·n, n)``. Real or complex with ``"full"``;
+            real with ``"diagonal"``, which also takes one sparse matrix ``(n, n)``, of scipy or torch, with n
+            up to 5000.
         radius: With ``"full"`` the radius r > 0; 1 by default. With ``"diagonal"`` a rate that is enough: the
-            search stops at it, with a Θ of smaller condition. The default is the least rate, to 1e-6, or 1e-4
-            for n > 512, relatively.
+            search stops at this rate, with a Θ of smaller condition. The default is the least rate, to 1e-6,
+            or 1e-4 for n > 512, relatively.
         metric: ``"full"`` or ``"diagonal"``.
 
     Returns:
@@ -65,7 +65,8 @@ def lyapunov_certificate(
         UnsupportedDtypeError: With ``"diagonal"``, if W is complex.
         NotProvenError: With ``"diagonal"``, if a sparse W has more than 5000 rows, or its spectral radius
             cannot be proven.
-        ValueError: If the radius is not positive and finite, or the metric is another one.
+        ValueError: If the radius is not positive and finite, or the metric is neither ``"full"`` nor
+            ``"diagonal"``.
 
     Example:
         >>> W = torch.tensor([[0.9, 1.0], [0.0, 0.5]])

@@ -23,7 +23,7 @@ class MeasuredContraction(NamedTuple):
     Attributes:
         rate: The proven rate, or None.
         scaling: The d of the proof.
-        starts: The starts for which it holds.
+        starts: The starts for which the rate holds.
         norm: Its norm.
         obstacle: What stands in the way of a proof.
         worst: The largest rate that was measured, of all pairs of runs. Above 1, the pair moved apart.

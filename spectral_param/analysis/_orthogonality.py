@@ -19,9 +19,9 @@ def orthogonality_error(W: Tensor) -> Tensor:
     For a square weight it is equal to :math:`‖W W^H - I‖_F`. Of a tall weight it measures the columns, of a
     wide one the rows.
 
-    Computed in double precision, so that the result shows the rounding errors of W and not its own. Source:
-    Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform" (ICML
-    2018), appendix B.
+    Computed in double precision, so that the result shows the rounding errors of W and not of the
+    computation. Source: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
+    Transform" (ICML 2018), appendix B.
 
     Args:
         W: Matrices ``(..., m, n)``, real or complex. The weights of an LSTM or GRU are stacks of gates: pass

@@ -285,7 +285,7 @@ def plot_modes(
         The axes. Real parts are drawn, each divided by its largest modulus.
 
     Raises:
-        ValueError: If the model is not fitted, or the shape is not that of the states.
+        ValueError: If the model is not fitted, or the shape does not fit the states.
     """
     modes = getattr(model, "modes_", None)
     if modes is None:

@@ -30,8 +30,8 @@ def lower_schur(W: Tensor) -> LowerSchur:
     """Return the lower Schur form :math:`W = P Θ P^H`, real for real W.
 
     The decomposition is not unique: the eigenvalues can stand on the diagonal in any order, and the strictly
-    lower part depends on this order. Here the order is that of LAPACK's upper Schur form of Wᴴ. For a
-    network that trains a Θ, such as nnRNN, use that Θ; this function is for all other weights.
+    lower part depends on this order. Here the order is as in LAPACK's upper Schur form of Wᴴ. For a network
+    that trains a Θ, such as nnRNN, use that Θ; this function is for all other weights.
 
     Computed by scipy, on the CPU. Source: section 2.2 of Kerg et al., "Non-normal Recurrent Neural Network
     (nnRNN)" (NeurIPS 2019), which trains P and Θ; its figure 3 shows the trained Θ.

@@ -93,8 +93,9 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
 
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision, NaN where a matrix
-        is not finite. It is the departure of a matrix that differs from W by rounding errors. These change
-        the departure as much as the eigenvalues: little for normal matrices, much for nearly defective ones.
+        is not finite. The computed departure is exact for a matrix that differs from W by rounding errors.
+        These errors change the departure as much as the eigenvalues: little for normal matrices, much for
+        nearly defective ones.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
@@ -133,8 +134,8 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
 
     A weight is constrained if it has a parametrization, of this library or another one. Rectangles have a
     norm only. Only gates make a tall weight a stack of blocks. Kernels of convolutions are left out, because
-    the numbers of their matrices are not those of the layer. For a weight without a constraint, and for the
-    smallest singular value, there are :func:`singular_values` and :func:`eigenvalues`.
+    the norm and radius of their matrices say little about the layer. For a weight without a constraint, and
+    for the smallest singular value, there are :func:`singular_values` and :func:`eigenvalues`.
 
     Each weight costs three decompositions in double precision: log once in an epoch, not in each step. The
     call does not change training, not even in the last bit.
@@ -145,8 +146,8 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
     Returns:
         A dictionary of numbers with names such as ``spectral_norm/lstm.weight_hh_l0``, ``spectral_radius/…``
         and ``departure_from_normality/…``; TensorBoard makes a section of each prefix. A weight of several
-        matrices, such as the gates of an LSTM, has the largest of their numbers, and a weight that is not
-        finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
+        matrices, such as the gates of an LSTM, has the largest of the numbers of these matrices, and a weight
+        that is not finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
         ``add_scalar`` of TensorBoard.
 
     Example:

@@ -19,7 +19,7 @@ def plot_stabilisation(
     damping: float = 0.05,
     **kwargs: Any,
 ) -> Axes:
-    """Draw the natural frequencies of models of growing order: those of a structure stay, others move.
+    """Draw the natural frequencies of models of growing order: frequencies of a structure stay, others move.
 
     The defaults are those of Peeters and De Roeck, "Stochastic System Identification for Operational Modal
     Analysis: A Review" (J. Dyn. Sys., Meas., Control, 2001).
@@ -28,8 +28,8 @@ def plot_stabilisation(
         models: Fitted :class:`~spectral_param.dynamics.StableLinearModel` of the same recording, as
             ``[StableLinearModel(states=n, dt=dt).fit(Y) for n in range(2, 17, 2)]``.
         ax: Axes to draw on; None, the default, makes new ones.
-        frequency: Relative change of a natural frequency from that of the next smaller model up to which a
-            mode is stable: 0.01, the default, is 1 %.
+        frequency: A mode is stable if its natural frequency differs from one of the next smaller model by at
+            most this part: 0.01, the default, is 1 %.
         damping: The same for its damping ratio; 0.05, the default, is 5 %.
         kwargs: Passed to ``Axes.scatter``.
 

@@ -105,7 +105,7 @@ def kreiss_constant(W: Tensor) -> Tensor:
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. A spectral
             radius that exceeds 1 only by rounding in the dtype of W (in float32 for half precisions) counts
-            as 1. Points closer to the circle than that are then not tried.
+            as 1. Points closer to the circle than this radius are then not tried.
 
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision; infinite for a

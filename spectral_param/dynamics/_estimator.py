@@ -57,8 +57,8 @@ class StableLinearModel(Modes, Estimator):
 
     The innovation e is the error of the best prediction of one step, and K says where the noise is: it
     drives the system, :math:`K = A C^T`; it is in the measurements, K = 0; or both, K is free. Without
-    ``states`` the rows are states, C = I (with ``delays`` or ``rank``, what gives the newest row). A and
-    A − KC, the state matrix of the filter, are stable.
+    ``states`` the rows are states, C = I (with ``delays`` or ``rank``, the matrix that gives the newest row).
+    A and A − KC, the state matrix of the filter, are stable.
 
     It follows scikit-learn's conventions (``fit``, ``predict``, ``score``, ``get_params``, ``set_params``,
     metadata routing of U) and works with ``clone``, ``GridSearchCV`` and ``Pipeline``. scikit-learn itself is
@@ -82,10 +82,10 @@ class StableLinearModel(Modes, Estimator):
             "System Identification", 1999) by Levenberg-Marquardt.
         time: ``"discrete"``, or ``"continuous"``, where Y holds derivatives.
         abscissa: Largest real part of an eigenvalue of A, for continuous time. None, the default, means 0.
-        lead: Steps of the forecasts by which ``"auto"`` chooses, and of ``forecast_error_``. With a lead rows
-            are held out, from which the bands of ``simulate`` follow. None, the default, means 50, but at
-            most a quarter of the longest recording, with ``"auto"`` and ``noise="measurement"``; else no row
-            is held out.
+        lead: Steps of the forecasts by which ``"auto"`` chooses, and of ``forecast_error_``. With a lead,
+            rows are held out; the errors of their forecasts give the bands of ``simulate``. None, the
+            default, means 50, but at most a quarter of the longest recording, with ``"auto"`` and
+            ``noise="measurement"``; else no row is held out.
         baseline: A forecast without a fit of A: ``"no change"``, ``"drift"`` (each row adds the mean
             difference) or ``"AR(1)"`` (a regression of each state on itself, without inputs). None, the
             default, fits A. ``choice_.params`` has it where ``"auto"`` chose one.
@@ -95,14 +95,14 @@ class StableLinearModel(Modes, Estimator):
         feedthrough: Whether inputs act on the outputs of the same row: D, for hidden states. None, the
             default, tries both with ``states="auto"``, where U has as many rows as the outputs, and else
             means False.
-        dead_time: Rows by which each input acts late, beside the one row by which every input without
-            feedthrough does: a number for each, for hidden states. None, the default, means that
-            ``states="auto"`` finds them, and else 0.
+        dead_time: Rows by which each input acts late, in addition to the one row of every input without
+            feedthrough: a number for each input, for hidden states. None, the default, means that
+            ``states="auto"`` finds them; without ``"auto"`` they are 0.
         delays: Number of successive rows that are one state (time-delay coordinates), for states that are not
             measured whole. 1 by default.
         input_delays: Number of successive rows of U that act on a state, the newest included, for inputs
-            whose past matters. 1 by default. With hidden states, B and D have as many times the columns, and
-            no dead time is looked for.
+            whose past matters. 1 by default. With hidden states, B and D have ``input_delays`` times as many
+            columns, and no dead time is looked for.
         rank: Number of leading singular vectors of the states to project on, as in dynamic mode
             decomposition: for states with more dimensions than there are samples. None, the default, does not
             project. With delays, the stacked rows are projected.
@@ -134,31 +134,31 @@ class StableLinearModel(Modes, Estimator):
         components_: Orthonormal rows ``(rank, n)`` on which states are projected; None without ``rank``.
         radius_: The radius used; None in continuous time.
         eigenvalues_: Eigenvalues of A, in descending order of modulus (real part in continuous time).
-        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``; of hidden states,
-            what each does to the outputs, ``(p, number)``.
+        modes_: Eigenvectors as columns, in the coordinates of the states: ``(n, number)``; for hidden states,
+            the effect of each mode on the outputs, ``(p, number)``.
         frequencies_: Damped frequency of each eigenvalue, Im s / 2π with s = log λ / dt (s = λ in continuous
             time), in cycles per unit of time: Hz if ``dt`` is in seconds.
         growth_rates_: Growth rate of each eigenvalue: log\|λ\| / dt, or Re λ in continuous time.
         natural_frequencies_: Natural (undamped) frequency of each eigenvalue, \|s\| / 2π, in the same unit.
-        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0. Reading it warns where
-            rows are stacked by ``delays`` and some states hold noise alone, which biases it.
+        damping_ratios_: −Re s / \|s\| of each eigenvalue, 1 % being 0.01; 0 for s = 0. Reading them warns
+            where rows are stacked by ``delays`` and some states hold only noise, which biases the ratios.
         natural_frequency_errors_: Standard deviations of the natural frequencies of hidden states, for
             Gaussian noise and many rows; else None.
-        damping_ratio_errors_: Those of the damping ratios.
+        damping_ratio_errors_: Standard deviations of the damping ratios, likewise.
         decay_times_: Time in which each mode falls to 1/e, −1 / growth rate; infinity for one that does not
             decay, up to rounding, negative for one that grows.
         fit_: The :class:`SystemFit`: all matrices, the covariance of e, and the bound. ``bound_active`` says
-            whether an eigenvalue lies on the bound. Noise of the measurements draws a fit for process noise
-            inwards, away from it.
+            whether an eigenvalue lies on the bound. Noise in the measurements moves the eigenvalues of a fit
+            for process noise inwards, away from the bound.
         choice_: The :class:`Choice` if something was chosen, else None.
         period_: The period of ``"one period ago"``; None without one.
         forecast_error_: Errors of forecasts of 1, 2, ..., ``lead`` steps on rows held out from the fit, as a
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
             ``"one period ago"``. Each is relative to forecasting the mean, so that 1 is no skill; NaN for
-            leads longer than what was held out. The model's begin as :meth:`forecast` does: at the last row,
-            or with noise in the measurements where the rows of the block before fit best. With ``rank``
-            they include what the projection leaves out.
-            None if no rows are held out, or are too few.
+            leads longer than the held-out blocks. The forecasts of the model begin as :meth:`forecast` does:
+            at the last row, or with noise in the measurements where the rows of the block before fit best.
+            With ``rank`` the errors include what the projection leaves out. None if no rows, or too few, are
+            held out.
         n_features_in_: Number of columns of the states.
         feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
 
@@ -232,7 +232,7 @@ class StableLinearModel(Modes, Estimator):
             Y: The states one step after those of X or, in continuous time, their derivatives: ``(N, n)``, or
                 a list like X.
             U: Inputs ``(N, m)``, one row for each row of X, or a list like X. Without Y, the last row of each
-                recording is used with feedthrough alone, and may be left out without it.
+                recording is used only with feedthrough, and may be left out without feedthrough.
 
         Returns:
             This model.

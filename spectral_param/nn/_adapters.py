@@ -38,7 +38,7 @@ class _Target(NamedTuple):
 class Adapters:
     r"""Rotations of frozen weights of a model, which :func:`adapt` returns.
 
-    The model computes with them; here they are looked at, saved, loaded, switched off and merged.
+    The model computes with these rotations. This object shows, saves, loads, switches off and merges them.
 
     Attributes:
         model: The adapted model.
@@ -49,7 +49,7 @@ class Adapters:
         self.model, self.names, self._links = model, tuple(links), links
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what trains: one parameter for each weight, ``(blocks, b(b - 1)/2)``."""
+        """Yield the trained parameters, one for each weight, ``(blocks, b(b - 1)/2)``."""
         for link in self._present().values():
             yield link.skew
 
@@ -114,8 +114,8 @@ class Adapters:
     def merge(self) -> nn.Module:
         """Replace each adapted weight by a plain parameter RW.
 
-        RW is rounded to the precision of W once: a weight in half precision is what the adapted model reads;
-        the product of a float32 weight is computed in float64. Parameters stay frozen.
+        RW is rounded to the precision of W once: in half precision the result is the weight that the adapted
+        model reads; for a float32 weight the product is computed in float64. Parameters stay frozen.
 
         Returns:
             The model.
@@ -176,22 +176,24 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
 
     Args:
         model: The pretrained model, whose parameters are frozen. To train others beside the rotations, such
-            as those of a new head, call ``head.requires_grad_()`` afterwards, then make the optimizer.
-        pattern: Name of a weight, or of a module, all of whose weights are meant, or a pattern of names, such
-            as ``"*.self_attn"`` or ``"*"``. Weights of ``Linear``, of convolutions and of
+            as the parameters of a new head, call ``head.requires_grad_()`` afterwards, then make the
+            optimizer.
+        pattern: Name of a weight, or of a module, all of whose weights are adapted, or a pattern of names,
+            such as ``"*.self_attn"`` or ``"*"``. Weights of ``Linear``, of convolutions and of
             ``MultiheadAttention`` are adapted.
         block_size: Rows b of a block of R; it must divide the number of outputs. A weight of m outputs trains
-            m(b - 1)/2 numbers, and each read multiplies it by R. The default, 32, is that of PEFT's OFT.
+            m(b - 1)/2 numbers, and each read multiplies it by R. The default is 32, as in PEFT's OFT.
             ``None`` is one block for all outputs.
 
     Returns:
-        What trains, is saved, switched off and merged. :func:`spectral_param.remove` merges, too.
+        The rotations, to be trained, saved, switched off and merged. :func:`spectral_param.remove` merges,
+        too.
 
     Raises:
         ValueError: If ``model`` is not a module or has no such weight; if a weight is quantized, tied (also
             registered under another name), parametrized, adapted or held by an optimizer already; or if
             ``block_size`` does not divide its outputs. The model is not changed then.
-        UnsupportedDtypeError: If a weight is complex, or in a precision that is not computed in.
+        UnsupportedDtypeError: If a weight is complex, or in a precision in which torch does not compute.
         NotFiniteError: If a weight is not finite.
 
     Sources: Qiu et al., "Controlling Text-to-Image Diffusion by Orthogonal Finetuning" (NeurIPS 2023), and

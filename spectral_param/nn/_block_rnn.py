@@ -52,8 +52,8 @@ class Options(LayerOptions, total=False):
 class BlockRNNCell(ConstrainedCell):
     r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
 
-    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. The interface is that of
-    :class:`torch.nn.RNNCell`.
+    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. It has the interface of
+        :class:`torch.nn.RNNCell`.
 
     Args:
         input_size: Number of features m of the input.
@@ -62,7 +62,7 @@ class BlockRNNCell(ConstrainedCell):
         coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
             default: none. ``True``: all. Or pairs ``(row, column)`` of block numbers.
         nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
-            or any callable. A module is trained with the cell.
+            or any callable. The parameters of a module are trained with the cell.
         bias: Whether to train b, which is zero at the start. With modReLU it is added to the modulus.
         input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
             U is the identity and not trained; m must be the hidden size.

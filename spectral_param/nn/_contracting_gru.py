@@ -41,8 +41,8 @@ class ContractingGRUCell(nn.Module):
 
     So the update gate of a unit with small recurrent weights may be as large as r, and holds the state for as
     long as the rate allows. With the largest recurrent weights the gate is at most r/(2 - r), 0.96 for r =
-    0.98. Training chooses for each unit, and trains d with the weights. With the rate 1 there is no L, and m
-    = 1.
+    0.98. Training chooses the balance for each unit, and trains d with the weights. With the rate 1 there is
+    no L, and m = 1.
 
     The parameters are those of :class:`torch.nn.GRUCell`, with its names and shapes, and ``log_scaling``.
 
@@ -222,9 +222,9 @@ class ContractingGRU(SequenceLayer):
     fed back into the input.
 
     Rows of the recurrent weights are scaled down, and the argument of the update gate is clamped from above;
-    :class:`ContractingGRUCell` has the equations. What is proven starts in the cube :math:`|h_i| ≤ 1`,
-    which all states stay in: another start raises. (In compiled and exported programs the operator that
-    checks it raises ``RuntimeError``.)
+    :class:`ContractingGRUCell` has the equations. The proof is for starts in the cube :math:`|h_i| ≤ 1`,
+    which no state leaves: other starts raise. (In compiled and exported programs the operator that checks it
+    raises ``RuntimeError``.)
 
     The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to
     a twentieth or a fifth. The numbers on three tasks are in :doc:`/costs`.

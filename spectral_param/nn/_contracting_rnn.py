@@ -50,8 +50,8 @@ class ContractingRNN(BlockRNN):
             but not at it, where the gradient of the rate is zero.
 
     Raises:
-        ValueError: If the rate is not in (0, 1], or if the activation is another one. The slopes of modReLU
-            with a positive bias, for instance, are not bounded.
+        ValueError: If the rate is not in (0, 1], or if the activation is neither ReLU nor tanh. The slopes of
+            modReLU with a positive bias, for instance, are not bounded.
         UnsupportedDtypeError: If the dtype is complex.
 
     Example:

@@ -51,7 +51,7 @@ class DeltaProductCell(nn.Module):
         dtype: Dtype of the parameters, real.
 
     Attributes:
-        weight_ih: The linear map ``(outputs, m)``, of q, k, v, β and a in this order, as far as they are
+        weight_ih: The linear map ``(outputs, m)``, of q, k, v, β and a in this order, as far as they exist
             there: of h·d, h·r·d, h·r·e, h·r and h rows.
         bias_ih: Its bias, or None.
         start: The first state ``(h, d, e)`` without values, else None.
@@ -246,14 +246,15 @@ class DeltaProduct(SequenceLayer):
     r"""Layers that follow a state which the input moves, with the interface of :class:`torch.nn.GRU`.
 
     Which permutation am I in, after all that I have read? A network with one recurrent matrix for all steps
-    cannot follow that. Here each step has a matrix of its own, a product of reflections that the input
-    chooses; :class:`DeltaProductCell` has the equations. All steps of a chunk are computed at once.
+    cannot follow such a state. Here each step has a matrix of its own, a product of reflections that the
+    input chooses; :class:`DeltaProductCell` has the equations. All steps of a chunk are computed at once.
 
     - ``strength="signed"``, the default: β from 0 to 2, the eigenvalues 1 - β of a factor from 1 to -1.
     - ``"overwrite"``: β from 0 to 1, as in DeltaNet: a key's value is replaced. No group is followed for
       long, because a vector whose length is kept does not move.
-    - ``"reflection"``: β = 2. Each step is orthogonal, with the determinant :math:`(-1)^r`. So to follow a
-      group with elements of both signs takes a spare dimension, d > the dimension of its representation.
+    - ``"reflection"``: β = 2. Each step is orthogonal, with the determinant :math:`(-1)^r`. So following a
+      group with elements of both signs takes a spare dimension: d must exceed the dimension of its
+      representation.
 
     A permutation of n things is a product of at most n - 1 reflections, of a space of n - 1 dimensions. So
     take r = n - 1 and d >= n - 1, with ``"reflection"`` d >= n.
@@ -262,9 +263,9 @@ class DeltaProduct(SequenceLayer):
     move apart, in the 2-norm, and with a rate they approach each other by that factor in each step
     (:func:`spectral_param.analysis.contraction`). Gradients that are handed back through the states never
     grow. Without values and with ``"reflection"`` all lengths are kept. Nothing is proven of several layers:
-    the second one reads what the first one returns, which differs. A state can grow by the values that are
-    written: by one key with alternating values to 2T after T steps of a reflection, to at most √T with
-    ``"overwrite"`` and values of length 1. A ``rate`` below 1 bounds it.
+    the second one reads what the first one returns, which differs between the runs. A state can grow by the
+    values that are written. For values of length 1 and T steps it grows to 2T if a reflection writes
+    alternating values under one key, and to at most √T with ``"overwrite"``. A ``rate`` below 1 bounds it.
 
     Args:
         input_size: Number of features of the input.
@@ -276,8 +277,8 @@ class DeltaProduct(SequenceLayer):
         strength: What β may be, see above.
         values: Whether the input writes values into the state. If not, the start of the state is trained, and
             the input only turns it.
-        rate: The largest decay before each step, in (0, 1]; the input chooses a smaller one. None, the
-            default: no decay.
+        rate: The largest factor of decay before each step, in (0, 1]; the input chooses a smaller factor.
+            None, the default: no decay.
         bias: Whether the linear maps of the input have biases.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.

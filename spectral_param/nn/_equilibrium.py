@@ -48,7 +48,7 @@ class Equilibrium(PicklableModule):
        * - ``LyapunovForm(abscissa=a, growth=1)``
          - numerical range left of a
        * - ``LyapunovForm(abscissa=a, metric="diagonal")``
-         - the same in coordinates Θ, which are trained: the largest set
+         - numerical range left of a in trained coordinates Θ: the largest set
        * - ``SpectralNorm(a)``, ``LyapunovForm(a, growth=1)``
          - :math:`‖W‖_2 ≤ a`
        * - ``LyapunovForm(a, metric="diagonal")``
@@ -56,14 +56,14 @@ class Equilibrium(PicklableModule):
        * - ``SpectralRadiusNorm(a, of="absolute")``
          - :math:`ρ(|W|) ≤ a`
 
-    The default is the first with a = 0, the choice of Winston and Kolter's own experiments. It bounds the
-    norm of W by nothing, and z is a 1-Lipschitz function of Ux + b in the 2-norm: with :math:`m = 1 - a`, two
+    The default is the first with a = 0, the choice of Winston and Kolter's own experiments. This set does not
+    bound the norm of W, and z is a 1-Lipschitz function of Ux + b in the 2-norm: with :math:`m = 1 - a`, two
     solutions are at most :math:`1/m` times as far apart as their inputs Ux + b. The diagonal metric allows
     more weights; in exchange this distance is multiplied by the condition of Θ.
 
-    The gradient is that of the solution, of every order, in reverse mode. It comes from the same iteration,
-    and no state of the forward iterations is kept. The computation is in the precision of W (single for
-    half), also under autocast.
+    The gradient is the derivative of the solution, of every order, in reverse mode. The same iteration
+    computes it, and no state of the forward iterations is kept. The computation is in the precision of W
+    (single for half), also under autocast.
 
     Sources: Winston and Kolter, "Monotone operator equilibrium networks" (NeurIPS 2020); El Ghaoui, Gu,
     Travacca, Askari and Tsai, "Implicit deep learning" (2021), for the radius of \|W\|. Formulas, with the
@@ -72,14 +72,14 @@ class Equilibrium(PicklableModule):
     Args:
         input_size: Number of features of the input.
         hidden_size: Number n of units.
-        constraint: Of W, one of the table. ``None`` is the default, ``LyapunovForm(abscissa=0.0,
-            growth=1.0)``.
+        constraint: The constraint of W, one of the table. ``None`` is the default,
+            ``LyapunovForm(abscissa=0.0, growth=1.0)``.
         nonlinearity: φ: ``"relu"``, the default, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
             ``"leaky_relu"``, ``"hardtanh"``; or a module of torch.nn that acts entry by entry, without
             parameters, with slopes from 0 to 1, such as ``torch.nn.ELU()``.
         bias: Whether to train b.
-        max_iterations: The most iterations of a solution. The default 5,000 is rarely reached: most take tens
-            to hundreds, more for larger W. A warning says that it was.
+        max_iterations: The largest number of iterations for a solution. The default 5,000 is rarely reached:
+            most take tens to hundreds, more for larger W. A warning says if it is reached.
         device: Device of the parameters.
         dtype: Dtype of the parameters, real.
 
@@ -91,8 +91,8 @@ class Equilibrium(PicklableModule):
         residual: The largest :math:`‖z - φ(Wz + Ux + b)‖_2` of a row in that pass.
 
     Raises:
-        ValueError: If a size is less than 1; if the constraint proves no solution; if φ is another one, as
-            GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
+        ValueError: If a size is less than 1; if the constraint proves no solution; if φ is an activation that
+            is not listed, as GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
         UnsupportedDtypeError: If the dtype is complex.
 
     Example:
@@ -154,7 +154,7 @@ class Equilibrium(PicklableModule):
         Args:
             input: x, ``(..., input_size)``.
             start: Where the iteration starts, ``(..., n)``; the solution of a similar input saves iterations.
-                The default is 0. It changes the result by rounding alone, and gets no gradient.
+                The default is 0. The start changes the result only by rounding, and gets no gradient.
 
         Returns:
             ``(..., n)``.

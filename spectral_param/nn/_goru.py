@@ -23,8 +23,8 @@ class GORUCell(ConstrainedCell):
         r &= σ(V_r x + R h + b_r), \qquad z = σ(V_z x + Z h + b_z), \\
         h' &= z ⊙ h + (1 - z) ⊙ \mathrm{modReLU}(V x + r ⊙ (U h), b), \qquad U \text{ orthogonal}.
 
-    The initialization is that of the authors' code: V_r, V_z, V, R and Z uniform in ±0.01; b_r = 2, so that
-    the unit rotates its state from the first step on; b_z = 0; b = 0.01.
+    The initialization is as in the authors' code: V_r, V_z, V, R and Z uniform in ±0.01; b_r = 2, so that the
+    unit rotates its state from the first step on; b_z = 0; b = 0.01.
 
     Args:
         input_size: Number of features m of the input.
@@ -33,7 +33,7 @@ class GORUCell(ConstrainedCell):
             copied. The default is :class:`spectral_param.ScaledCayley`; the paper has a product of Givens
             rotations.
         bias: Whether to train b_r, b_z and b.
-        init: The initial U: ``"paper"``, the default, that of the parametrization's paper; a tensor; or a
+        init: The initial U: ``"paper"``, the default, as in the parametrization's paper; a tensor; or a
             function that fills U in place.
         device: Device of the parameters.
         dtype: Real dtype of the parameters.

@@ -12,13 +12,14 @@ class MaxMin(nn.Module):
     r"""Sorts pairs: of the halves a, b of a dimension it returns :math:`\max(a, b)` and :math:`\min(a, b)`.
 
     It is GroupSort with groups of 2. Where it is differentiable, its Jacobian is a permutation. So it keeps
-    the lengths of gradients, where ReLU loses those of inactive units: between orthogonal layers a network
-    has slopes of exactly 1. It has the constant 1 in :func:`spectral_param.analysis.lipschitz`. Source: Anil,
-    Lucas and Grosse, "Sorting out Lipschitz function approximation" (ICML 2019), section 4.
+    the lengths of gradients, where ReLU loses the gradients of inactive units: between orthogonal layers a
+    network has slopes of exactly 1. Its Lipschitz constant is 1, also in
+    :func:`spectral_param.analysis.lipschitz`. Source: Anil, Lucas and Grosse, "Sorting out Lipschitz function
+    approximation" (ICML 2019), section 4.
 
     Args:
-        dim: The dimension of the features. The default is the last one, that of ``torch.nn.Linear``. Take 1
-            for the channels of images.
+        dim: The dimension of the features. The default is the last one, as in ``torch.nn.Linear``. Take 1 for
+            the channels of images.
 
     Raises:
         ValueError: If ``dim`` is no integer, or the size of that dimension is odd.

@@ -79,13 +79,13 @@ class ENRNN(BlockRNN):
         short_size: Size of the block of bounded spectral radius; 0 for none.
         num_layers: Number of layers.
         coupling: Whether the short-term state feeds the long-term state through W^(C). The default is
-            ``True``, as in the paper; that of :class:`spectral_param.nn.BlockRNN` is ``False``.
+            ``True``, as in the paper; the default of :class:`spectral_param.nn.BlockRNN` is ``False``.
         negative_ones: Number (``int``) or fraction (``float``) of -1s in the D of the orthogonal block.
             ``None``, the default: half of the entries; for a complex dtype, trained phases. The paper has 0.3
             (adding, copying), 0.6 (characters) and 1.0 (speech).
         radius: Spectral radius of the short-term block.
-        mode: How ``radius`` bounds it. The default is ``"latched"``, as in the paper; the default of
-            :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
+        mode: How ``radius`` bounds the spectral radius. The default is ``"latched"``, as in the paper; the
+            default of :class:`spectral_param.SpectralRadiusNorm` is ``"equal"``.
         options: ``nonlinearity``, ``real_output``, ``dtype``, ``bias``, ``batch_first``, ``dropout``,
             ``bidirectional``, ``input_map``, ``init``, ``checkpoint_every``, ``return_output`` and
             ``device``, as in :class:`spectral_param.nn.BlockRNN`.
@@ -335,7 +335,7 @@ class ORNN(BlockRNN):
     r"""Orthogonal recurrent network by Householder reflections.
 
     Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural
-    Networks Using Householder Reflections" (ICML 2017). The default activation is that of the authors, leaky
+    Networks Using Householder Reflections" (ICML 2017). The default activation is the authors' choice, leaky
     ReLU of slope 0.1, and modReLU for a complex dtype, because complex numbers have no sign. The activations
     that :class:`spectral_param.nn.BlockRNN` knows by name are faster. The authors also train the initial
     state: to do so, pass your own parameter as ``hx``.

@@ -39,12 +39,12 @@ class Residual(nn.Module):
     r"""Returns :math:`x + f(x)`, or their mean.
 
     With this layer in place of a module of one's own :func:`spectral_param.analysis.lipschitz` knows what
-    happens to the result of f: the constant is at most 1 + that of f, and half of that for the mean. So the
-    mean of x and a 1-Lipschitz f(x) is 1-Lipschitz.
+    happens to the result of f: the constant is at most 1 plus the constant of f, and half of this for the
+    mean. So the mean of x and a 1-Lipschitz f(x) is 1-Lipschitz.
 
     If f has a constant below 1, the block can be inverted: :meth:`inverse` returns x for y, and
     :meth:`log_abs_det` the logarithm of the determinant of the Jacobian. So blocks in a row are a normalizing
-    flow, whose density is known. Constrain the weights of f to hold its constant, for instance by
+    flow, whose density is known. Constrain the weights of f to bound its constant, for instance by
     ``SpectralNorm(0.9)``: with activations of slopes of at most 1 the constant is the product of the norms.
 
     Args:
@@ -88,11 +88,12 @@ class Residual(nn.Module):
         :func:`spectral_param.analysis.lipschitz` with ``method="norms"``, is proven anew in each call, since
         weights change. After at most :math:`\log(4ε/(1 - r))/\log r` iterations, for the ε of the dtype, the
         error :math:`‖\hat x - x‖` of each event is at most :math:`8ε/(1 - r)` times :math:`‖x‖ + ‖y‖`, if f
-        itself is computed to 4ε of that. It ends earlier once the iteration stands still.
+        itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once it stands
+        still.
 
-        Gradients with respect to y and to the parameters of f are those of the solution. They take no memory
-        for the iterations, and exist in any order, in reverse mode. The computation is in the precision of y,
-        also under autocast.
+        Gradients with respect to y and to the parameters of f are derivatives of the solution. They take no
+        memory for the iterations, and exist in any order, in reverse mode. The computation is in the
+        precision of y, also under autocast.
 
         Args:
             y: ``(events, ...)``: all axes but the first are one event.
@@ -119,8 +120,8 @@ class Residual(nn.Module):
     def log_abs_det(self, x: Tensor, method: Method = "exact") -> Tensor:
         r"""Return the logarithm of the absolute determinant of the Jacobian at x, for each event.
 
-        The density of y, the result for x, is that of x divided by this determinant, which is positive. It is
-        differentiable with respect to x and the parameters, in any order.
+        The density of y, the result for x, is the density of x divided by this determinant, which is
+        positive. The logarithm is differentiable with respect to x and the parameters, in any order.
 
         Args:
             x: ``(events, ...)``: all axes but the first are one event, of n numbers together.

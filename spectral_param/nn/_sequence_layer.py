@@ -81,7 +81,7 @@ class SequenceLayer(nn.Module):
         Args:
             cell: One of ``cells``.
             rows: Inputs ``(rows, features)``, all time steps stacked as in a ``PackedSequence``.
-            h0: Initial states ``(batch, *state_shape)``, or None for those of the network.
+            h0: Initial states ``(batch, *state_shape)``, or None for the network's own.
             sizes: Number of rows of each step, not increasing.
             return_output: Whether all states are needed. If not, they may be returned nevertheless.
 

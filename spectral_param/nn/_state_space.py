@@ -36,7 +36,7 @@ class StateSpaceCell(PicklableModule):
         nonlinearity: φ, as in :class:`StateSpace`; None for the identity.
         gain: The bound of the gain, or None for a stable A only.
         radius: The bound of the spectral radius of A.
-        moduli: Of the eigenvalues at the start, as in :class:`StateSpace`.
+        moduli: Moduli of the eigenvalues at the start, as in :class:`StateSpace`.
         bias: Whether to train b, which starts at zero.
         device: Device of the parameters.
         dtype: Dtype of the parameters, real.
@@ -44,8 +44,8 @@ class StateSpaceCell(PicklableModule):
     Attributes:
         weight: With a gain: [[A, B], [C, D]] of shape ``(n + p, n + m)``, with
             :class:`spectral_param.BoundedGain`.
-        weight_hh: Without: A, ``(n, n)``, with :class:`spectral_param.LyapunovForm`; and ``weight_ih``, B,
-            ``weight_ho``, C, and ``weight_io``, D.
+        weight_hh: Without a gain: A, ``(n, n)``, with :class:`spectral_param.LyapunovForm`; and
+            ``weight_ih``, B, ``weight_ho``, C, and ``weight_io``, D.
         bias: b, ``(p,)``, or None.
 
     Raises:
@@ -233,12 +233,12 @@ class StateSpaceCell(PicklableModule):
 class StateSpace(SequenceLayer):
     r"""Layers of systems :math:`x_{t+1} = Ax_t + Bu_t,\; y_t = Cx_t + Du_t + b`, of a certified gain.
 
-    The interface is that of :class:`torch.nn.RNN`; time is computed in parallel. With ``gain=γ`` the whole
-    module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs that
-    differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs of
-    norm at most γδ. It holds for all parameters, not only for those found in training. Gains of layers
-    multiply; each has the same share. Two directions side by side count √2. Rounding in the forward pass,
-    and dropout in training, which scales by 1/(1 - p), come on top.
+    It has the interface of :class:`torch.nn.RNN`; many time steps are computed in parallel. With ``gain=γ``
+    the whole module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs
+    that differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs
+    of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of layers
+    multiply; each layer has the same share. Two directions side by side multiply the gain by √2. Rounding in
+    the forward pass, and dropout in training, which scales by 1/(1 - p), come on top.
 
     Args:
         input_size: Number of inputs.
@@ -250,8 +250,8 @@ class StateSpace(SequenceLayer):
         gain: The bound γ > 0, by :class:`spectral_param.BoundedGain`. None, the default: A is kept stable by
             :class:`spectral_param.LyapunovForm`, and B, C and D are free.
         radius: The bound r of the spectral radius of each A, 0 < r ≤ 1. The default is 1.
-        moduli: The least and the largest modulus, over r, of the eigenvalues of A at the start. The default
-            forgets after some hundred steps; for memories of T steps take numbers around 1 - 1/T.
+        moduli: The least and the largest modulus, divided by r, of the eigenvalues of A at the start. The
+            default forgets after some hundred steps; for memories of T steps take numbers around 1 - 1/T.
         bias: Whether to train a bias b of the output of each layer, zero at the start.
         batch_first: Whether input and output are ``(batch, time, feature)`` instead of
             ``(time, batch, feature)``. States are not affected.
