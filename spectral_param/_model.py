@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from spectral_param._held.record import held_by
-from spectral_param._held.weights import free_parameters
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.foreign import adapted
+from spectral_param._parametrizations.placed import free_parameters
 from spectral_param._parametrizations.tensors import originals_of, real_entries
 from spectral_param.functional._checks import check_module
 

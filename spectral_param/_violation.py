@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from spectral_param._held.weights import distance
 from spectral_param._model import constraints
 from spectral_param._parametrizations import Parametrization
+from spectral_param._parametrizations.placed import distance
 from spectral_param._parametrizations.tensors import originals_of
 from spectral_param._register.holders import prepared
 from spectral_param._register.targets import targets_of

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 import spectral_param as sp
 from benchmarks.cases.case import Case, Run, require_close, training
 from benchmarks.problems import characters
-from spectral_param._recurrence.fused import rnn_fused
+from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.reference import rnn_reference
 from spectral_param._recurrence.sequence import Cell, Rows
 

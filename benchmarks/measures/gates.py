@@ -25,6 +25,7 @@ DEPENDS = (
     "spectral_param/nn/_contracting_rnn.py",
     "spectral_param/_recurrence/gru.py",
     "spectral_param/_recurrence/gru_fused.py",
+    "spectral_param/_recurrence/node.py",
     "spectral_param/functional/_comparison.py",
     "spectral_param/functional/_gate_scaling.py",
     "spectral_param/functional/_gate_weights.py",

@@ -68,7 +68,7 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._matrices import Array, singular_values
+from spectral_param._matrices import Array
 
 # p and τ of (1); for sparse matrices, p and c.
 VECTORS, TAU = 16, 0.65
@@ -133,19 +133,6 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
     return sum(first) / (1 - last) / r if last < 1 else math.inf
 
 
-def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool = True) -> Array:
-    """Return the largest M for which (7) proves ρ (and a simple θ_1), for each number of leading θ."""
-    moduli = np.abs(theta)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        beyond = products / (1 + delta - moduli)
-        around = products / (np.abs(theta - theta[0]) - delta if is_simple else np.abs(1 - delta - moduli))
-    if is_simple:
-        around[0] = products[0] / delta
-    sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
-    clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
-    return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
-
-
 def sparse_resolvent_bound(
     times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
 ) -> float:
@@ -172,154 +159,56 @@ def sparse_resolvent_bound(
     return math.inf
 
 
-class Compression(NamedTuple):
-    """The compression of P (T or a power of T) to the orthonormal blocks R and L: six 16 x 16 matrices.
+class Projected(NamedTuple):
+    """The leading directions of P, which Π projects onto, and what (7) needs of the rest.
 
-    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
+    Attributes:
+        onto: Π in coefficients of the blocks, Π = R ``onto`` Lᴴ.
+        norm: ‖Π‖.
+        modulus: |θ_1|, in units of P.
+        delta: δ.
+        limit: The largest M for which (7) proves ρ(P), in units of |θ_1|.
+        rest: The modulus of the next Ritz value, relative to |θ_1|.
+        size: The norm of a standard normal (n, p) matrix, over τ.
     """
 
-    right: Array  # RᴴPR
-    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
-    left: Array  # LᴴPᴴL
-    left_defect: Array  # the same matrix for Pᴴ and L
-    overlap: Array  # LᴴR
-    image: Array  # LᴴPR
+    onto: Array
+    norm: float
+    modulus: float
+    delta: float
+    limit: float
+    rest: float
+    size: float
 
 
-def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
-    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
-
-    def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
-        inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
-        outside = (x.conj() * (defect @ x)).sum(axis=0).real
-        return np.sqrt(inside + outside.clip(min=0))
-
-    c = compression
-    return of(c.right, c.right_defect, right, values), of(c.left, c.left_defect, left, np.conj(values))
-
-
-class Inside(NamedTuple):
-    """The part of P in the blocks, for V = Rc: everything in (7) except M, in units of |θ_1|."""
-
-    c: Array
-    dual: Array  # (UᴴV)⁻¹dᴴ for U = Ld
-    theta: Array  # in descending order of modulus
-    products: Array  # s_i r_i
-    modulus: float  # |θ_1|, in units of P
-
-
-def _inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
-    """Return :class:`Inside` for V and U of ``cut`` columns each; None if UᴴV is singular."""
-    overlap, image = compression.overlap, compression.image
-    c, d = (basis[:, :cut] for basis in bases)
-    try:
-        dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
-        theta, Y = np.linalg.eig(dual @ image @ c)
-        order = np.argsort(-np.abs(theta), kind="stable")
-        theta, Y = theta[order], Y[:, order]
-        rows = np.linalg.inv(Y) @ dual
-    except np.linalg.LinAlgError:
-        return None
-    r, s = residuals(compression, c @ Y, rows.conj().T, theta)
-    modulus = float(abs(theta[0]))
-    if not 0 < modulus < math.inf:
-        return None
-    return Inside(c, dual, theta / modulus, r * s / modulus**2, modulus)
-
-
-def _inside_to_project_out(
-    compression: Compression,
-    bases: tuple[Array, Array],
-    moduli: Array,
-    log_modulus: float,
-    delta: float,
-    root: float,
-) -> tuple[Inside, float] | None:
-    """Return the leading directions to project out, and the modulus of the next one relative to λ.
-
-    Many directions make the rest small, but (7) needs directions that have converged. A conjugate pair is
-    never split. None is returned if not even the first direction has converged.
-    """
-    cuts = [j for j in range(3 * len(moduli) // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
-    while cuts:
-        inside = _inside(compression, bases, cuts[0])
-        if inside is not None and abs(math.log(inside.modulus) - log_modulus) <= delta:
-            # The largest M allowed, divided by the M expected for a normal A. A non-normal A needs a
-            # multiple.
-            rest = moduli[cuts]
-            allowed = largest_bound(inside.theta, inside.products, delta)[np.asarray(cuts) - 1]
-            scores = allowed * (1 - rest) / (1 + root * rest)
-            best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
-            chosen = inside if best == 0 else _inside(compression, bases, cuts[best])
-            return None if chosen is None else (chosen, float(rest[best]))
-        # A direction that has not converged can have any Ritz value: continue with fewer directions.
-        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
-    return None
-
-
-def audit(
-    P: Tensor,
-    right: Tensor,
-    left: Tensor,
-    compression: Compression,
-    bases: tuple[Array, Array],
-    moduli: Array,
-    log_modulus: float,
-    delta: float,
-    generator: torch.Generator,
+def bounded_resolvent(
+    P: Tensor, right: Tensor, left: Tensor, projected: Projected, generator: torch.Generator
 ) -> float:
-    """Return the logarithm of the factor by which residuals are too large; <= 0 if ρ(P) is proven.
+    """Return M of (4) from the powers of A on random vectors, as soon as it is at most ``limit``.
 
     Args:
         P: The matrix ``(n, n)``.
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        compression: Of P to R and L.
-        bases: Orthonormal coefficients of the Ritz vectors in R and L, the leading ones first.
-        moduli: Moduli of the Ritz values of P, relative to the first one.
-        log_modulus: The logarithm of the spectral radius to be proven.
-        delta: δ.
+        projected: The directions that are projected out of P in A.
         generator: Draws the random vectors.
+
+    Returns:
+        M in units of |θ_1|; infinity if none was found.
     """
-    # The norm of a standard normal (n, p) matrix, over τ.
-    root = (len(P) ** 0.5 + VECTORS**0.5) / TAU
-    projected = _inside_to_project_out(compression, bases, moduli, log_modulus, delta, root)
-    if projected is None:
-        return math.inf
-    inside, rest = projected
-    limit = float(largest_bound(inside.theta, inside.products, delta)[-1])
-    if not (limit > 0 and abs(math.log(inside.modulus) - log_modulus) <= delta):
-        return math.inf
-    M = bounded_resolvent(P, right, left, inside, rest, limit, delta, root, generator)
-    # (7) is proportional to the product of two residuals.
-    return 0.5 * math.log(M / limit)
-
-
-def bounded_resolvent(
-    P: Tensor,
-    right: Tensor,
-    left: Tensor,
-    inside: Inside,
-    rest: float,
-    limit: float,
-    delta: float,
-    root: float,
-    generator: torch.Generator,
-) -> float:
-    """Return M of (4) from the powers of A on random vectors, as soon as it is at most ``limit``."""
+    onto, norm, modulus, delta, limit, rest, size = projected
     # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
-    first = max(1, math.ceil(math.log(2 * root) / -math.log(max(rest, 1e-6))))
+    first = max(1, math.ceil(math.log(2 * size) / -math.log(max(rest, 1e-6))))
     M = math.inf
     if first > PRODUCTS:
         return M
     # (I - Π)ᵀ acts on rows.
-    onto = torch.from_numpy((inside.c @ inside.dual).T)
-    projector = onto.to(right.device, right.dtype, non_blocking=True) @ right
+    projector = torch.from_numpy(onto.T).to(right.device, right.dtype, non_blocking=True) @ right
     onto_left = left.mT
     z = random_rows((VECTORS, len(P)), right, generator)
     z = torch.addmm(z, z @ onto_left, projector, alpha=-1)
-    scale = 1 / (inside.modulus * (1 - delta))
-    bounds, powers = [max(1.0, float(singular_values(inside.c @ inside.dual)[0]))], []
+    scale = 1 / (modulus * (1 - delta))
+    bounds, powers = [max(1.0, norm)], []
     for products in range(1, min(4 * first, PRODUCTS) + 1):
         z = z @ P.mT
         z = torch.addmm(z, z @ onto_left, projector, beta=scale, alpha=-scale)

@@ -1,20 +1,28 @@
-"""Ritz pairs of a matrix in two thin blocks, one for right and one for left vectors, with their residuals."""
+"""Ritz pairs of a matrix in two thin blocks, one for right and one for left vectors, with their residuals.
+
+Of T the dominant pair is computed, and of P the directions that the proof projects out. P is T, or a power of
+T that separates the moduli of the eigenvalues. Different eigenvalues of T may have equal powers, so the pairs
+of P are not pairs of T.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._eigen.proof import Compression, residuals
+from spectral_param._eigen.proof import TAU, VECTORS, Projected
 from spectral_param._matrices import Array
 
 # Columns of each block. A product with 16 columns costs hardly more than one with a single vector, because
 # both read T once.
 COLUMNS = 16
+# δ of the proof, in rounding errors of λ.
+AUDIT_DELTA = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,37 +41,60 @@ class Ritz:
 
 
 def rayleigh_ritz(
-    right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor], is_divided: bool
-) -> tuple[Ritz | None, Compression, list[float]]:
-    """Return the dominant Ritz pair of T, the compression of a power of T, and the numbers on the host.
+    right: Tensor,
+    left: Tensor,
+    images: list[tuple[Tensor, Tensor]],
+    numbers: list[Tensor],
+    is_divided: bool,
+    exponent: int,
+) -> tuple[Ritz | None, Projected | None, float]:
+    """Return the dominant Ritz pair of T, the leading directions of a power of T, and T's largest entry.
 
     Args:
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
         images: The products of the blocks with T and, if it is not T, with the power.
-        numbers: T's largest entry, and further numbers to be copied to the host.
+        numbers: T's largest entry, and the logarithm (base 2) of the number that divides the power.
         is_divided: Whether T has been divided by the power of two near its largest entry.
+        exponent: That of the power.
 
-    The pair is None where numbers overflow, or the small eigenvalue problem does not converge.
+    The pair is None where numbers overflow, or the small eigenvalue problem does not converge. The directions
+    are None unless the pair is accurate and directions have converged.
     """
-    compressions, received = _compressed(right, left, images, numbers)
-    entry, eps = received[0], torch.finfo(right.dtype).eps
+    compressions, (entry, *log2) = compressed(right, left, images, numbers)
+    n, eps = right.shape[-1], torch.finfo(right.dtype).eps
     if not (0 < entry < math.inf and np.isfinite(np.concatenate(compressions[0])).all()):
-        return None, compressions[-1], received
+        return None, None, entry
     largest = math.frexp(entry)[0] if is_divided else entry
     # An eigenvalue of at most this modulus cannot be told from zero, and is left to LAPACK.
-    rounding = 2 * right.shape[-1] * eps * largest
+    rounding = 2 * n * eps * largest
     try:
         ritz = _of_compression(compressions[0], rounding, right.dtype)
     except np.linalg.LinAlgError:
-        ritz = None
-    return ritz, compressions[-1], received
+        return None, None, entry
+    if ritz.log_excess > 0:
+        return ritz, None, entry
+    return ritz, _to_project_out(compressions[-1], ritz, n, exponent, sum(log2)), entry
 
 
-def _compressed(
+class Compression(NamedTuple):
+    """The compression of P to orthonormal blocks R and L of k columns: six k x k matrices.
+
+    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
+    """
+
+    right: Array  # RᴴPR
+    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
+    left: Array  # LᴴPᴴL
+    left_defect: Array  # the same matrix for Pᴴ and L
+    overlap: Array  # LᴴR
+    image: Array  # LᴴPR
+
+
+def compressed(
     right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
 ) -> tuple[list[Compression], list[float]]:
-    """Return compressions of T and of its power, and real numbers, in one copy from the device."""
+    """Return the compression of each P, and real numbers, in one copy from the device."""
     # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
     overlap = left @ right.mT
     small = []
@@ -72,7 +103,7 @@ def _compressed(
     stacked = torch.stack(small)
     entries = (torch.view_as_real(stacked) if stacked.is_complex() else stacked).flatten()
     # Powers of two have exponents that single precision holds exactly.
-    packed = torch.cat([entries, torch.stack(numbers).to(entries.dtype)])
+    packed = torch.cat([entries, *(x[None].to(entries.dtype) for x in numbers)])
     received = packed.cpu().double().numpy()
     products, rest = np.split(received, [entries.numel()])
     parts = (products.view(np.complex128) if stacked.is_complex() else products).reshape(
@@ -87,6 +118,21 @@ def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
     compression = rows @ images.mH
     defect = torch.addmm(images, compression.mH, rows, alpha=-1)
     return compression, defect @ defect.mH
+
+
+def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
+    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
+
+    def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
+        inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
+        outside = (x.conj() * (defect @ x)).sum(axis=0).real
+        return np.sqrt(inside + outside.clip(min=0))
+
+    c = compression
+    return of(c.right, c.right_defect, right, values), of(c.left, c.left_defect, left, np.conj(values))
+
+
+# The dominant pair of T ---------------------------------------------------------------------------
 
 
 def _of_compression(compression: Compression, rounding: float, dtype: torch.dtype) -> Ritz:
@@ -116,8 +162,8 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
         # The last columns have not converged and show moduli that are too small: leave out a quarter.
         separation=moduli[3 * COLUMNS // 4 - 1] / moduli[0] if moduli[0] > 0 else 1.0,
         bases=(
-            _basis(values, vectors, real=not dtype.is_complex),
-            _basis(left_values, left_vectors, real=not dtype.is_complex),
+            basis(values, vectors, real=not dtype.is_complex),
+            basis(left_values, left_vectors, real=not dtype.is_complex),
         ),
         eps=eps,
     )
@@ -141,7 +187,7 @@ def _log_excess(
     return math.log(max((value_error / (16 * eps)) ** 0.5, vector_error / (16 * eps**0.5), 1e-30))
 
 
-def _basis(values: Array, vectors: Array, real: bool) -> Array:
+def basis(values: Array, vectors: Array, real: bool) -> Array:
     """Return an orthonormal basis whose first columns span the vectors of the largest values.
 
     For a ``real`` matrix, a conjugate pair gives two real columns.
@@ -154,3 +200,85 @@ def _basis(values: Array, vectors: Array, real: bool) -> Array:
     else:
         columns = vectors[:, order]
     return np.linalg.qr(columns)[0]
+
+
+# The directions of P that the proof projects out: names as in the derivation of ``proof`` ----------
+
+
+def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool = True) -> Array:
+    """Return the largest M for which (7) proves ρ (and a simple θ_1), for each number of leading θ."""
+    moduli = np.abs(theta)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = products / (1 + delta - moduli)
+        around = products / (np.abs(theta - theta[0]) - delta if is_simple else np.abs(1 - delta - moduli))
+    if is_simple:
+        around[0] = products[0] / delta
+    sums = np.maximum(np.cumsum(beyond), np.cumsum(around))
+    clear = np.logical_and.accumulate((beyond >= 0) & (around >= 0))
+    return np.where(clear, 1 / np.maximum(sums, 1e-300), 0.0)
+
+
+class Inside(NamedTuple):
+    """The part of P in the blocks, for V = Rc and U = Ld: everything in (7) except M, in units of |θ_1|."""
+
+    onto: Array  # c (UᴴV)⁻¹dᴴ, so that Π = R ``onto`` Lᴴ
+    theta: Array  # in descending order of modulus
+    products: Array  # s_i r_i
+    modulus: float  # |θ_1|, in units of P
+
+
+def inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
+    """Return :class:`Inside` for the first ``cut`` columns of ``bases``; None if UᴴV is singular."""
+    overlap, image = compression.overlap, compression.image
+    c, d = (basis[:, :cut] for basis in bases)
+    try:
+        dual = np.linalg.solve(d.conj().T @ overlap @ c, d.conj().T)
+        theta, Y = np.linalg.eig(dual @ image @ c)
+        order = np.argsort(-np.abs(theta), kind="stable")
+        theta, Y = theta[order], Y[:, order]
+        rows = np.linalg.inv(Y) @ dual
+    except np.linalg.LinAlgError:
+        return None
+    r, s = residuals(compression, c @ Y, rows.conj().T, theta)
+    modulus = float(abs(theta[0]))
+    if not 0 < modulus < math.inf:
+        return None
+    return Inside(c @ dual, theta / modulus, r * s / modulus**2, modulus)
+
+
+def _to_project_out(
+    compression: Compression, ritz: Ritz, n: int, exponent: int, log2_scale: float
+) -> Projected | None:
+    """Return the leading directions of P, the power of T (n, n) divided by 2^``log2_scale``.
+
+    Many directions make the rest small, but (7) needs directions that have converged. A conjugate pair is
+    never split. None is returned if not even the first direction has converged.
+    """
+    delta = AUDIT_DELTA * exponent * ritz.eps / ritz.condition
+    # θ_1 of P = T^e is λ^e.
+    log_modulus = exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
+    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent
+    size = (n**0.5 + VECTORS**0.5) / TAU
+
+    def converged(cut: int) -> Inside | None:
+        """Return the first directions if their largest Ritz value is the power of λ."""
+        found = inside(compression, ritz.bases, cut)
+        return found if found and abs(math.log(found.modulus) - log_modulus) <= delta else None
+
+    cuts = [j for j in range(3 * len(moduli) // 4, 0, -1) if moduli[j] * 1.02 < moduli[j - 1]]
+    while cuts and (found := converged(cuts[0])) is None:
+        # A direction that has not converged can have any Ritz value: continue with fewer directions.
+        cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
+    if not cuts or found is None:
+        return None
+    # The largest M allowed, divided by the M expected for a normal A. A non-normal A needs a multiple.
+    rest = moduli[cuts]
+    scores = largest_bound(found.theta, found.products, delta)[np.asarray(cuts) - 1]
+    scores = scores * (1 - rest) / (1 + size * rest)
+    best = int(np.argmax(scores > 30)) if (scores > 30).any() else int(np.argmax(scores))
+    found = found if best == 0 else converged(cuts[best])
+    limit = float(largest_bound(found.theta, found.products, delta)[-1]) if found else 0.0
+    if found is None or not limit > 0:
+        return None
+    norm = math.sqrt(np.linalg.eigvalsh(found.onto @ found.onto.conj().T)[-1])
+    return Projected(found.onto, norm, found.modulus, delta, limit, float(rest[best]), size)

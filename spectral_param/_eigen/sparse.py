@@ -29,12 +29,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigs
 
 from spectral_param import _paths
-from spectral_param._eigen import proof
+from spectral_param._eigen import proof, ritz
 from spectral_param._matrices import Array
 from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
@@ -215,11 +216,9 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
     if not pairs:
         return None
     right, left = (list(index) for index in zip(*pairs, strict=True))
-    V, U = _basis(theta[right], X[:, right], T.dtype), _basis(phi[left], Y[:, left], T.dtype)
-    try:
-        rho = _proven(S, adjoint, V, U, PRODUCTS / attempt.power, rng)
-    except np.linalg.LinAlgError:  # UᴴV is singular, or H is defective.
-        return None
+    of_each = (theta[right], X[:, right]), (phi[left], Y[:, left])
+    V, U = (ritz.basis(values, vectors, real=T.dtype.kind == "f") for values, vectors in of_each)
+    rho = _proven(S, adjoint, V, U, PRODUCTS / attempt.power, rng)
     return None if rho is None else rho ** (1 / attempt.power)
 
 
@@ -264,36 +263,25 @@ def _in_both(theta: Array, phi: Array) -> list[tuple[int, int]]:
     return pairs
 
 
-def _basis(theta: Array, X: Array, dtype: Any) -> Array:
-    """Return an orthonormal basis of the Ritz vectors, real for a real T."""
-    if dtype.kind == "f":
-        X = np.concatenate([X.real, X.imag[:, theta.imag != 0]], axis=1)
-    return np.linalg.qr(X)[0]
-
-
 def _proven(
     S: Times, adjoint: Times, V: Array, U: Array, most: float, rng: np.random.Generator
 ) -> float | None:
     """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ, by ``most`` products; else None."""
-    SV, SU = S(V), adjoint(U)
-    inverse = np.linalg.inv(U.conj().T @ V)
-    dual = inverse @ U.conj().T
-    theta, Y = np.linalg.eig(dual @ SV)
-    rows = np.linalg.inv(Y)
-    modulus = float(np.abs(theta).max())
-    if not modulus > 0:
+    right, left, *image = map(torch.from_numpy, (V.T, U.conj().T, S(V).T, adjoint(U).conj().T))
+    (compression,), _ = ritz.compressed(right, left, [(image[0], image[1])], [])
+    found = ritz.inside(compression, (np.eye(len(right)), np.eye(len(left))), len(right))
+    if found is None:
         return None
-    r = np.linalg.norm((SV - V @ (dual @ SV)) @ Y, axis=0)
-    left = (rows @ inverse).conj().T
-    s = np.linalg.norm(SU @ left - (U @ left) * theta.conj(), axis=0)
-    limit = proof.largest_bound(theta / modulus, r * s / modulus**2, TOLERANCE, is_simple=False)[-1]
-    expected = _expected(np.abs(theta), len(V))
+    modulus = found.modulus
+    limit = ritz.largest_bound(found.theta, found.products, TOLERANCE, is_simple=False)[-1]
+    expected = _expected(np.abs(found.theta), len(V))
     if expected > most:
         return None
     z = rng.standard_normal((len(V), proof.FEW))
     if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
     # Up to four times as many products, for powers that grow before they decay.
+    dual = found.onto @ U.conj().T
     M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * modulus, min(most, 4 * expected + 10))
     return modulus if M * modulus <= limit else None
 

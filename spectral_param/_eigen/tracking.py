@@ -49,8 +49,6 @@ MIN_SWEEP_FACTOR, MAX_SWEEP_FACTOR, LOG_MARGIN = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
 # After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps make no attempt; at most this many.
 LONGEST_WAIT = 32
-# δ of the proof, in rounding errors of λ.
-AUDIT_DELTA = 1000.0
 _REGULAR = (1e-30, 1e30)
 
 
@@ -173,14 +171,14 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
             numbers.append(power.log2_scale)
-        ritz, compression, (entry, *log2) = rayleigh_ritz(right, left, images, numbers, is_divided)
+        ritz, projected, entry = rayleigh_ritz(right, left, images, numbers, is_divided, power.exponent)
         if not 0 < entry < math.inf:
             return None, state
         if ritz is None:
             break
         log_excess = ritz.log_excess
         if log_excess <= 0:
-            log_excess = max(log_excess, _audit(power, right, left, ritz, compression, sum(log2), generator))
+            log_excess = max(log_excess, _audit(power.matrix, right, left, projected, generator))
             failed_audits += log_excess > 0
         sweep_factor = _next_sweep_factor(state, log_excess) if round_ == 0 else sweep_factor
         if log_excess <= 0:
@@ -290,19 +288,11 @@ def _result(
 
 
 def _audit(
-    power: _Power,
-    right: Tensor,
-    left: Tensor,
-    ritz: Ritz,
-    compression: proof.Compression,
-    log2_scale: float,
-    generator: torch.Generator,
+    P: Tensor, right: Tensor, left: Tensor, projected: proof.Projected | None, generator: torch.Generator
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large; <= 0 if λ is proven."""
-    delta = AUDIT_DELTA * power.exponent * ritz.eps / ritz.condition
-    # θ_1 of P = T^e is λ^e.
-    log_modulus = power.exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
-    moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** power.exponent
-    return proof.audit(
-        power.matrix, right, left, compression, ritz.bases, moduli, log_modulus, delta, generator
-    )
+    if projected is None:
+        return math.inf
+    M = proof.bounded_resolvent(P, right, left, projected, generator)
+    # (7) is proportional to the product of two residuals.
+    return 0.5 * math.log(M / projected.limit)

@@ -26,9 +26,9 @@ from torch.optim import Optimizer
 
 from spectral_param._context import full_precision, is_captured
 from spectral_param._held import steps
-from spectral_param._held.weights import Part, part_of, put_back
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.bound import is_present
+from spectral_param._parametrizations.placed import Placed, after_step, placed
 
 R = TypeVar("R")
 # Most entries of the weights that one call is about: it takes several times their memory.
@@ -47,6 +47,8 @@ class Entry:
         assert weight is not None
         self._weight, self._full = weight, full
         self._said: set[str] = set()
+        #: Whether the weight has given the bound of its constraint.
+        self.is_present = is_present(constraint)
 
     def weight(self) -> Tensor:
         """Return the parameter.
@@ -82,9 +84,9 @@ class Entry:
             )
         return weight.grad
 
-    def part(self, weight: Tensor) -> Part:
+    def placed(self, weight: Tensor) -> Placed:
         """Return what this process computes on."""
-        return part_of(self.constraint, weight, self.step)
+        return placed(self.constraint, weight, self.step)
 
     def is_finite(self, W: Tensor) -> bool:
         """Return whether a weight may be put back; warn once if a step left it non-finite."""
@@ -96,22 +98,11 @@ class Entry:
         )
         return False
 
-    @property
-    def is_present(self) -> bool:
-        """Whether the weight has given the bound of its constraint."""
-        return isinstance(self.constraint, Bounded) and self.constraint._is_present
-
     @torch.no_grad()
     def take_present(self, weight: Tensor) -> None:
         """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
-        part = self.part(weight)
-        X, eps = part.split(self.constraint, part.W), torch.finfo(weight.dtype).eps
-        with part.summed():
-            distance, resolution = self.constraint.outside(X, eps)
-            if bool((distance <= resolution).all()) or not bool(distance.isfinite().all()):
-                return
-            self.constraint._renew(is_first=True)
-            self.constraint.outside(X, eps)
+        if not self.placed(weight).take_present():
+            return
         warnings.warn(
             f"{self._full}: expected the norm that the weight had when it was constrained, got another one, "
             "as of a checkpoint that was loaded since. With 'present' the weight keeps the norm that it has "
@@ -143,11 +134,7 @@ class _Arguments(tuple[Any, ...]):
 class _Weight(NamedTuple):
     entry: Entry
     weight: Tensor
-    part: Part
-
-    def split(self, tensor: Tensor) -> Tensor:
-        """Return matrices of a tensor like the part."""
-        return self.part.split(self.entry.constraint, tensor)
+    placed: Placed
 
 
 class Hook:
@@ -207,18 +194,18 @@ class Hook:
         for entry, weight in self._held():
             if entry.step != "project" and (gradient := entry.gradient(weight)) is not None:
                 gradients[entry] = gradient
-                weights.append(_Weight(entry, weight, entry.part(weight)))
+                weights.append(_Weight(entry, weight, entry.placed(weight)))
         of = steps.groups_of(optimizer)
         for group in _groups(weights):
-            constraint, part = group[0].entry.constraint, group[0].part
-            X = [w.split(w.part.W) for w in group]
-            G = [w.split(w.part.of(gradients[w.entry])) for w in group]
+            part = group[0].placed
+            X = [w.placed.matrices() for w in group]
+            G = [w.placed.matrices(w.placed.of(gradients[w.entry])) for w in group]
             signs = [-1.0 if of[w.weight].get("maximize") else 1.0 for w in group]
             with part.summed():
                 stacks = torch.stack(X), torch.stack(G)
-                found, active, is_member = _tangent(part.W, constraint, *stacks, signs)
+                found, active, is_member = _tangent(part, *stacks, signs)
             for i, w in enumerate(group):
-                w.part.write(gradients[w.entry], found[i])
+                w.placed.write(gradients[w.entry], w.placed.join(found[i]))
                 moves_along = active is not None and w.entry.constraint.stays_active
                 needs_copy = moves_along or w.entry.step != "tangent"
                 if needs_copy and w.entry not in copies:
@@ -230,17 +217,16 @@ class Hook:
     def _put_all_back(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
         weights = []
         for entry, weight in self._held():
-            part = entry.part(weight)
-            if not _is_looked_at(entry.constraint, part) or entry.is_finite(part.W):
+            part = entry.placed(weight)
+            if not _is_looked_at(part) or entry.is_finite(part.W):
                 weights.append(_Weight(entry, weight, part))
         has_moved = False
         for group in _groups(weights):
-            matrices = [w.split(w.part.W) for w in group]
-            with group[0].part.summed():
+            matrices = [w.placed.matrices() for w in group]
+            with group[0].placed.summed():
                 if any(w.entry in copies for w in group):
                     matrices = _moved(group, matrices, copies, optimizer)
-                constraints = [w.entry.constraint for w in group]
-                found = put_back(group[0].part.W, constraints, matrices)
+                found = after_step([w.placed for w in group], matrices)
             for w, X in zip(group, found, strict=True):
                 has_moved |= _written(w, X)
         if has_moved:
@@ -268,44 +254,43 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     """Yield weights of one set, shape and step, for one call: of at most _BATCH entries, or one weight."""
     groups: dict[Any, list[_Weight]] = defaultdict(list)
     for w in weights:
-        W, one_set = w.part.W, w.entry.constraint.shared_set()
+        W, constraint = w.placed.W, w.entry.constraint
+        one_set = constraint if constraint.one_set is None else constraint.one_set
         # Shards of one shape may be of weights of several, which differs from process to process.
-        shard = None if w.part.groups is None else (w.weight.shape, w.part.groups)
-        groups[one_set, w.part.layout.split(W).shape, shard, W.dtype, W.device, w.entry.step].append(w)
+        shard = None if w.placed.groups is None else (w.weight.shape, w.placed.groups)
+        groups[one_set, w.placed.X.shape, shard, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():
         count = max(1, _BATCH // group[0].weight.numel())
         for start in range(0, len(group), count):
             yield group[start : start + count]
 
 
-def _is_looked_at(constraint: Parametrization, part: Part) -> bool:
+def _is_looked_at(part: Placed) -> bool:
     """Return whether a weight is checked: on a device only where the host computes on it in any case.
 
     A shard is not: its process does not know what the others found.
     """
-    return not constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
+    return not part.constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
 
 
 @full_precision
-def _tangent(
-    like: Tensor, constraint: Parametrization, X: Tensor, G: Tensor, signs: list[float]
-) -> tuple[Tensor, Any, Tensor]:
+def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Tensor, Any, Tensor]:
     """Return gradients along the set, the active parts of its boundary, and which matrices are members.
 
     The gradient at a matrix outside, to which something else has written, stays as it is.
 
     Args:
-        like: A weight, in the dtype in which it is held.
-        constraint: One of those of the weights, which have one set.
+        like: One of the weights, which have one set.
         X: Matrices ``(k, ..., m, n)`` of k weights.
         G: Their gradients.
         signs: -1 for a weight whose optimizer maximizes.
     """
+    constraint = like.constraint
     sign = torch.tensor(signs, dtype=X.real.dtype, device=X.device).reshape(-1, *[1] * (X.ndim - 1))
     active = constraint.active(X, sign * G)
     is_member = torch.ones(X.shape[:-2], dtype=torch.bool, device=X.device)
     if active is None:  # What has an inside has a tangent at what is outside, too.
-        distance, resolution = constraint.outside(X, torch.finfo(like.dtype).eps)
+        distance, resolution = constraint.outside(X, torch.finfo(like.W.dtype).eps)
         is_member = distance <= resolution
     return torch.where(is_member[..., None, None], constraint.tangent(X, G, active), G), active, is_member
 
@@ -361,10 +346,11 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write a weight, or its shard, where it has moved; return whether it may have."""
+    W = w.placed.join(X)
     # Only a shard of its own may differ from process to process: others are written by all together.
-    if w.part.W.is_cpu and torch.equal(w.part.W, w.part.join(X)):
+    if W.is_cpu and torch.equal(w.placed.W, W):
         return False
-    w.part.write(w.weight, X)
+    w.placed.write(w.weight, W)
     return True
 
 

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from spectral_param._held import steps
 from spectral_param._held.hooks import Entry, every_hook, hook_of
-from spectral_param._held.weights import whole, write
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.bound import lost_bounds
 from spectral_param._parametrizations.copies import RESETS
+from spectral_param._parametrizations.placed import whole, write
 from spectral_param._parametrizations.tensors import readable
 
 _RECORD = "_held_constraints"
@@ -87,21 +87,25 @@ def _resets(owner: nn.Module) -> list[str]:
 
 def check_set(constraint: Parametrization, weight: Tensor) -> None:
     """Raise for a set into which no weight can be put back, or that only a checkpoint would know."""
-    reason = constraint.refusal()
-    if reason is not None:
-        raise ValueError(f"{type(constraint).__name__}: {reason}")
-    for part in constraint.modules():
-        bound = part._bound if isinstance(part, Bounded) else ""
-        if bound and isinstance(getattr(part, bound), str) and not part.present_is_plain:
-            number = ""
-            if part is constraint:
-                trial = copy.deepcopy(constraint)
-                trial.right_inverse(nn.Parameter(whole(weight).detach().clone()))
-                number = f" {bound}={readable(getattr(trial, bound))}, what the weight has now,"
-            raise ValueError(
-                f"{bound}: expected a number with an optimizer, got 'present', which the checkpoint of a "
-                f"plain weight cannot save. Pass{number or ' a number'} and pass it again when you resume."
-            )
+    has_none = type(constraint).near is Parametrization.near
+    reason = constraint.by_map_alone or ("it has no method near" if has_none else "")
+    if reason:
+        raise ValueError(
+            f"{type(constraint).__name__}: expected a constraint whose set a weight can be put back into "
+            f"with an optimizer, got one whose weight its map alone holds: {reason}. Leave out the "
+            "optimizer, to hold the weight by its map, or take SpectralRadiusNorm(r, 'at_most') for "
+            "stability, ScaledCayley() for orthonormal columns."
+        )
+    for part, bound in lost_bounds(constraint):
+        number = ""
+        if part is constraint:
+            trial = copy.deepcopy(constraint)
+            trial.right_inverse(nn.Parameter(whole(weight).detach().clone()))
+            number = f" {bound}={readable(getattr(trial, bound))}, what the weight has now,"
+        raise ValueError(
+            f"{bound}: expected a number with an optimizer, got 'present', which the checkpoint of a "
+            f"plain weight cannot save. Pass{number or ' a number'} and pass it again when you resume."
+        )
 
 
 def is_watched(weight: Tensor) -> bool:

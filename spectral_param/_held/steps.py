@@ -31,10 +31,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spectral_param._context import HALF
-from spectral_param._held.weights import whole
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param._sets import orthonormal, spheres
 
 Kind = Literal["project", "tangent", "relative", "msign"]
@@ -48,8 +46,10 @@ _ROUNDINGS = 4
 _WELL_KNOWN = 1e-6
 
 
-def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: Optimizer) -> Kind:
+def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, optimizer: Optimizer) -> Kind:
     """Return the step of a weight; None takes "tangent" where the set has it and the optimizer needs it.
+
+    X are members of the set, as the matrices of the weight.
 
     Raises:
         ValueError: If the step that is asked for does not keep the weight in its set, or stops it elsewhere
@@ -58,7 +58,7 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: O
     is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
     if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
         return "project"
-    if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, weight):
+    if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, X):
         return "project"  # A step along the gradient, put back to the nearest member, has the right limit.
     kind: Kind = step or "tangent"
     project = "step='project', which may stop short of the minimum"
@@ -83,12 +83,17 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, optimizer: O
             f"a group of weight_decay=0 for this weight, or {project}."
         )
     if kind != "tangent":
-        _check_sized(kind, constraint, weight, optimizer, group)
+        _check_sized(kind, constraint, weight, X, optimizer, group)
     return kind
 
 
 def _check_sized(
-    kind: Kind, constraint: Parametrization, weight: Tensor, optimizer: Optimizer, group: dict[str, Any]
+    kind: Kind,
+    constraint: Parametrization,
+    weight: Tensor,
+    X: Tensor,
+    optimizer: Optimizer,
+    group: dict[str, Any],
 ) -> None:
     """Raise where a step of the size of the rate makes no sense."""
     asked = f"step: expected 'tangent', 'project' or None, got {kind!r}"
@@ -104,8 +109,7 @@ def _check_sized(
             f"{asked} for {type(optimizer).__name__}, whose lr is no angle: the optimizer multiplies it by a "
             "size of its own. Take SGD, AdamW or Muon, or leave step out."
         )
-    X = at_least_float32(constraint._split(whole(weight).detach()))
-    if _has_inside(constraint, weight):
+    if _has_inside(constraint, X):
         raise ValueError(
             f"{asked} for a set with an inside, {type(constraint).__name__} of mode 'at_most', whose weights "
             "have no size of their own. Take mode='equal', or leave step out."
@@ -117,9 +121,8 @@ def _check_sized(
         )
 
 
-def _has_inside(constraint: Parametrization, weight: Tensor) -> bool:
+def _has_inside(constraint: Parametrization, X: Tensor) -> bool:
     """Return whether the set has an inside, where every change is along the set."""
-    X = at_least_float32(constraint._split(whole(weight).detach()))
     return constraint.active(X, X) is not None
 
 

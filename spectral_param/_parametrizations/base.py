@@ -199,7 +199,7 @@ class Parametrization(InSet):
         elif self._from_paper:
             originals = self._started(self._split(W.detach()))
         else:
-            originals = self._adopted(W.detach(), is_first)
+            originals = self._originals_of(W.detach(), is_first)
         self._shape, self._from_paper, self._is_after, self._warned = W.shape, False, False, False
         self._use = self._use or f"a weight of shape {tuple(W.shape)}"
         if isinstance(originals, Tensor):
@@ -291,7 +291,7 @@ class Parametrization(InSet):
             )
         if has_no_values(W):
             return W.detach().clone()
-        originals = self._adopted(W.detach(), is_first=False)
+        originals = self._originals_of(W.detach(), is_first=False)
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.foreign import Foreign, applied, count_free, originals_for
-from spectral_param._parametrizations.in_set import by_map_alone
+from spectral_param._parametrizations.foreign import Foreign, adapted, applied, count_free, originals_for
 from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_entries
 from spectral_param.functional._checks import check_module, whole_number
 
@@ -83,6 +82,7 @@ class BlockTriangular(Parametrization):
     """
 
     acts_after = False
+    keeps_members = True
 
     def __init__(self, blocks: Blocks, coupling: Coupling = False) -> None:
         super().__init__()
@@ -156,39 +156,27 @@ class BlockTriangular(Parametrization):
             found.append(torch.where(distance <= resolution, 0, distance))
         return torch.stack(found).amax(dim=0), 0.0
 
-    def near(self, W: Tensor) -> Tensor:
+    def near(self, W: Tensor, eps: float | None = None) -> Tensor:
         """Return a matrix whose blocks are members, with zeros outside the blocks and couplings."""
         W = W - self._misplaced(W)
-        eps = torch.finfo(W.dtype).eps
+        own = torch.finfo(W.dtype).eps
         for i, block in enumerate(self._adapted()):
-            own = self._slices(i, i)
-            W[(..., *own)] = block.member(self._part(W, i, i), eps, is_first=True)
+            part = self._part(W, i, i)
+            found = block.members(part, own, is_first=True) if eps is None else block.after_step(part, eps)
+            W[(..., *self._slices(i, i))] = found
         return W
 
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return matrices whose blocks are put back, with zeros outside the blocks and couplings."""
-        W = W - self._misplaced(W)
-        for i, block in enumerate(self.blocks):
-            if isinstance(block, Parametrization):
-                W[(..., *self._slices(i, i))] = block.put_back(self._part(W, i, i), eps)
-        return W
-
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight in the set of one of the blocks."""
-        for block in self.blocks:
-            if isinstance(block, Parametrization):
-                reason = block.refusal()
-            else:
-                reason = None if isinstance(block, nn.Identity) else by_map_alone(block)
-            if reason is not None:
-                return reason
-        return None
+    @property
+    def by_map_alone(self) -> str:  # type: ignore[override]
+        """Why no optimizer can hold a weight in the set of one of the blocks."""
+        reasons = (adapted(block).by_map_alone for block in self.blocks)
+        return next(filter(None, reasons), "")
 
     def invert(self, W: Tensor) -> tuple[Tensor, ...]:
         """Return the originals of the blocks, then the couplings."""
-        return self.adopt(W, torch.finfo(W.dtype).eps, is_first=False)
+        return self.originals_for(W, torch.finfo(W.dtype).eps, is_first=False)
 
-    def adopt(self, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
         """Return the originals of the blocks, found by each block's constraint, then the couplings."""
         misplaced = self._misplaced(W)
         if not is_first and bool(misplaced.any()):

@@ -8,7 +8,7 @@ averages and distributed modules have it, and no conversion rounds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -60,6 +60,9 @@ class Bounded(Parametrization):
         # kind that the name has, or that a choice, as in the base class, is not allowed.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
+        if isinstance(value, float) and _KINDS[name].above < value < math.inf:
+            vars(self)[name] = value
+            return
         values = self._checked(value)
         if isinstance(values, Tensor) and (values.ndim or isinstance(value, Tensor)):
             self._take_numbers(values)
@@ -220,3 +223,16 @@ class Bounded(Parametrization):
         """Return the shape of the batch of matrices of the registered weight."""
         assert self._shape is not None
         return self._split(torch.empty(self._shape, dtype=torch.float32, device="meta")).shape[:-2]
+
+
+def is_present(constraint: nn.Module) -> bool:
+    """Return whether the bound is that of the weight, so that a weight of any size gives another one."""
+    return isinstance(constraint, Bounded) and constraint._is_present
+
+
+def lost_bounds(constraint: nn.Module) -> Iterator[tuple[Bounded, str]]:
+    """Yield constraints with a bound "present" that a checkpoint of the weight alone loses, and its name."""
+    bounded = (part for part in constraint.modules() if isinstance(part, Bounded))
+    for part in bounded:
+        if isinstance(getattr(part, part._bound), str) and not part.present_is_plain:
+            yield part, part._bound

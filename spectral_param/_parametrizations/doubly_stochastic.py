@@ -10,7 +10,6 @@ from torch import Tensor
 from spectral_param._map import Map
 from spectral_param._parametrizations import stochastic
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional import _doubly_stochastic as doubly
@@ -59,6 +58,8 @@ class DoublyStochastic(Parametrization):
     mixture, as in the example: ``0.9 * W + 0.1 / n``.
     """
 
+    by_map_alone = stochastic.NO_ZEROS
+
     def __init__(self, floor: float = 0.0) -> None:
         super().__init__()
         self.floor = stochastic.checked_floor(floor)
@@ -84,10 +85,6 @@ class DoublyStochastic(Parametrization):
         """Return the larger of two errors: of the sums, and n times the lack of an entry to ε/n."""
         rounding = relative_rounding(W.shape[-1], eps, W.dtype)
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
-
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""
-        return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:
         """Return W with scaled rows and columns, and mixed with 1/n where an entry is below ε/n.

@@ -32,6 +32,17 @@ class Foreign:
         """Return the same; the gradient is autograd's."""
         return recorded(self.reference, *values)
 
+    @property
+    def by_map_alone(self) -> str:
+        """Why no optimizer can hold a weight in this set."""
+        if isinstance(self.module, nn.Identity):
+            return ""
+        return f"{type(self.module).__name__} is of another library"
+
+    def after_step(self, W: Tensor, eps: float) -> Tensor:
+        """Return W, which the identity leaves as it is."""
+        return W
+
     def check_matrices(self, W: Tensor) -> None:
         """Leave checks to the module."""
 
@@ -60,18 +71,18 @@ class Foreign:
         inverse: Any = getattr(self.module, "right_inverse", None)
         return W if inverse is None else inverse(W)
 
-    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+    def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W, or a member near it if the module refuses W and this is the first weight."""
         distance, _ = self.outside(W, eps)
         return self.near(W) if is_first and bool(distance.any()) else W
 
-    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Any:
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Any:
         """Return the originals of W, or of a member near it if this is the first weight."""
-        return self.invert(self.member(W, eps, is_first))
+        return self.invert(self.members(W, eps, is_first))
 
     def start(self, like: Tensor) -> Any:
         """Return the originals of ``like``."""
-        return self.adopt(like, 0.0, is_first=True)
+        return self.originals_for(like, 0.0, is_first=True)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
         """Return the module and its originals."""
@@ -100,5 +111,5 @@ def count_free(part: nn.Module, originals: tuple[Tensor, ...]) -> int:
 
 
 def originals_for(part: nn.Module, W: Tensor, eps: float, is_first: bool) -> tuple[Tensor, ...]:
-    """Return :meth:`Parametrization.adopt` as a tuple."""
-    return as_tuple(adapted(part).adopt(W, eps, is_first))
+    """Return :meth:`Parametrization.originals_for` as a tuple."""
+    return as_tuple(adapted(part).originals_for(W, eps, is_first))

@@ -24,7 +24,7 @@ Mode = Literal["equal", "at_most"]
 _NAMED = 5
 
 
-class FrobeniusNorm(Measured):
+class FrobeniusNorm(Measured, same_set=True):
     r"""Gives a weight, or each of its slices, a Frobenius norm: :math:`W = c\, T / ‖T‖_F`.
 
     The Frobenius norm is the square root of the sum of the squares of all entries. With ``dim`` each slice
@@ -169,17 +169,15 @@ class FrobeniusNorm(Measured):
         distance, resolution = super()._judged(W, measured, eps)
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
-    def near(self, W: Tensor, solution: None = None) -> Tensor:
-        """Return the nearest members; a zero slice stays."""
-        return self._near(W, 0.0)
+    def near(self, W: Tensor, eps: float | None = None, solution: None = None) -> Tensor:
+        """Return the nearest members, without a choice by values; a zero slice stays.
 
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return the nearest members, without a choice by values. Members up to rounding stay.
-
-        Rounding entries to half precision changes the norm by a relative error of up to eps/2.
+        After a step members up to rounding stay. Rounding entries to half precision changes the norm by a
+        relative error of up to eps/2.
         """
         own = torch.finfo(W.dtype).eps
-        return self._near(W, self.ROUNDINGS * own + (eps / 2 if eps > own else 0.0))
+        rounding = self.ROUNDINGS * own + (eps / 2 if eps is not None and eps > own else 0.0)
+        return self._near(W, 0.0 if eps is None else rounding)
 
     def _near(self, W: Tensor, rounding: float) -> Tensor:
         """Return nearest members to matrices whose norm is outside by more than a relative rounding error."""
@@ -190,12 +188,11 @@ class FrobeniusNorm(Measured):
         moves = (excess.abs() if self.mode == "equal" else excess) > rounding * c
         return _chosen(moves & ~_is_zero(size), E.mul_(c[..., None, None]), W)
 
-    def shared_set(self) -> object:
-        """Return the norm and the mode if all slices have one norm, else the constraint itself."""
+    @property
+    def one_set(self) -> object:  # type: ignore[override]
+        """The norm and the mode if all slices have one norm."""
         number = self._number()
-        if number is None or type(self) is not FrobeniusNorm:
-            return super().shared_set()
-        return FrobeniusNorm, number, self.mode
+        return None if number is None else ("Frobenius norm", number, self.mode)
 
     def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
         """Return D - W Re<W, D>/‖W‖² for each (active) slice, and D for others and where W is zero."""

@@ -26,7 +26,7 @@ from spectral_param.functional._givens import (
 )
 
 
-class Givens(Orthonormal):
+class Givens(Orthonormal, same_set=True):
     r"""Orthogonal (unitary) weight :math:`W = D F^{(1)} ⋯ F^{(L)}` of layers of 2x2 rotations.
 
     The number L of layers sets the capacity: few layers have few parameters, L = n layers reach every
@@ -84,6 +84,8 @@ class Givens(Orthonormal):
                 f"layers: expected None for order='fft', which always has log2 n layers, got {layers}."
             )
         self.layers = layers
+        if layers is not None or order == "fft":
+            self.by_map_alone = "no projection onto products of few rotations is known"
         self.register_buffer("signs", None)
 
     def reference(self, *originals: Tensor) -> Tensor:
@@ -108,10 +110,6 @@ class Givens(Orthonormal):
         angles = (at_least_float32(as_real(t)) for t in (theta, phi, omega) if t is not None)
         theta, phi, d = self._rotations(*angles)
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
-
-    def is_whole(self) -> bool:
-        """Return whether every matrix with orthonormal columns is a member."""
-        return self.layers is None and self.order != "fft"
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for more layers than there can be."""

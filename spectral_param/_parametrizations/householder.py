@@ -22,7 +22,7 @@ from spectral_param.functional._householder import (
 )
 
 
-class Householder(Orthonormal):
+class Householder(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
     A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections it has
@@ -84,6 +84,8 @@ class Householder(Orthonormal):
             otherwise = ", or None for one per row of the weight"
             reflections = whole_number(reflections, "reflections", otherwise=otherwise)
         self.reflections = reflections
+        if reflections is not None:
+            self.by_map_alone = "no projection onto products of few reflections is known"
         self.register_buffer("signs", None)
 
     @property
@@ -145,10 +147,6 @@ class Householder(Orthonormal):
         if count > n:
             raise ValueError(f"reflections: expected at most n = {n}, got {count}. Take None for n.")
         return count
-
-    def is_whole(self) -> bool:
-        """Return whether every matrix with orthonormal columns is a member."""
-        return self.reflections is None
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for more reflections than there are rows, and for some on matrices that are not square."""

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param._context import full_precision
+from spectral_param._eigen.solver import Follower
 from spectral_param._parametrizations.degenerate import warn_of_weight
-from spectral_param._parametrizations.memory import Memory
+from spectral_param._parametrizations.memory import Memory, as_it_is, frozen, take_over
 from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
 from spectral_param._precision import relative_rounding
@@ -26,11 +27,25 @@ _ROUNDINGS = 32
 class InSet(OfWeight):
     """The set of a constraint: which weights are members, and which member replaces another weight.
 
-    A subclass defines the set on matrices; gates and kernels are split and joined here.
+    A subclass defines the set on matrices; gates and kernels are split and joined here. Three methods give a
+    member near W: :meth:`near` of matrices, :meth:`project` of a whole weight with its gates and kernels, and
+    ``search``, where originals have to be searched (:mod:`spectral_param._parametrizations.searched`).
     """
 
     _memory: Memory
     _warned: bool
+
+    def __init_subclass__(cls, same_set: bool = False, **kwargs: Any) -> None:
+        """Let a class that redefines ``outside`` or ``near`` have a set of its own.
+
+        What its base class knows about another set, such as the tangent space, is not inherited, unless the
+        class says that its set is the same.
+        """
+        super().__init_subclass__(**kwargs)
+        own = vars(cls).keys()
+        if not same_set and own & {"outside", "near"}:
+            for name in {"keeps_members", "keeps_non_finite", "one_set", "tangent"} - own:
+                setattr(cls, name, getattr(InSet, name))
 
     # A subclass defines -------------------------------------------------------------------------------
 
@@ -50,22 +65,17 @@ class InSet(OfWeight):
         return W.real.new_zeros(W.shape[:-2]), 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return members of the set near finite matrices ``(..., m, n)`` outside of it."""
+        """Return members of the set near finite matrices ``(..., m, n)``.
+
+        Where :meth:`outside` takes a matrix for a member, it is kept, and not what this method returns.
+        """
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
 
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices, after a step of an optimizer; a member keeps its bits.
-
-        A constraint may remember earlier steps of this weight, but nothing else. So processes with equal
-        weights keep equal weights. By default matrices that :meth:`outside` does not take for members are
-        replaced by those of :meth:`near`.
-
-        Args:
-            W: Matrices ``(..., m, n)`` in single or double precision. The caller does not change them.
-            eps: Relative rounding error of the entries.
-        """
-        # Not eps: the tolerance of half precision would hide the change by the step.
-        return self.member(W, torch.finfo(W.dtype).eps, is_first=True)
+    #: Whether :meth:`near` itself keeps the bits of members. Then it is called as ``near(W, eps)`` after a
+    #: step of an optimizer, without a call of :meth:`outside`. W has single or double precision and is not
+    #: changed by the caller; eps is the relative rounding error of its entries. A constraint may remember
+    #: earlier steps of this weight, but nothing else: so processes with equal weights keep equal weights.
+    keeps_members = False
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
         """Return the orthogonal projection of changes on the tangent space of the set at members.
@@ -110,29 +120,19 @@ class InSet(OfWeight):
         """
         return W
 
-    #: Whether :meth:`put_back` takes NaN and infinity, too, and leaves such a matrix as it is. Then no
-    #: transfer from a device is needed to see whether a step left the weight finite.
+    #: Whether :meth:`near` takes NaN and infinity, too, and leaves such a matrix as it is. Then no transfer
+    #: from a device is needed to see whether a step left the weight finite.
     keeps_non_finite = False
 
     #: Whether distance, members and tangents need only sums over all entries of a matrix. Then processes that
     #: have shards of a weight exchange these sums, not the weight.
     adds_up = False
 
-    def shared_set(self) -> object:
-        """Return a key that is equal for constraints with one set: their weights are put back in one call.
+    #: Equal for constraints with one set, whose weights are put back in one call; None if that is not known.
+    one_set: object = None
 
-        By default the key is the constraint itself.
-        """
-        return id(self)
-
-    def refusal(self) -> str | None:
-        """Return why an optimizer cannot hold a weight in this set, and what to do instead; None if it can.
-
-        By default it can if the class has :meth:`near` or :meth:`put_back`.
-        """
-        kind = type(self)
-        has_none = kind.near is InSet.near and kind.put_back is InSet.put_back
-        return by_map_alone(self) if has_none else None
+    #: Why no optimizer can hold a weight in this set, for a message; empty if one can.
+    by_map_alone = ""
 
     def check_start(self, W: Tensor) -> None:
         """Raise for finite matrices from which no member of the set can be found. By default all can."""
@@ -206,12 +206,12 @@ class InSet(OfWeight):
         trial, X = self._trial(W)
         eps = torch.finfo(W.dtype).eps
         try:
-            member = trial.member(X, eps, is_first=True)
+            found = trial.members(X, eps, is_first=True)
         except InManifoldError:
             if self._last_originals(W, eps) is None:
                 raise
             return W.detach().clone()
-        return trial._layout.join(member).to(W.dtype, copy=True).contiguous()
+        return trial._layout.join(found).to(W.dtype, copy=True).contiguous()
 
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
         """Return whether X is in the set, up to rounding. geotorch has the same method.
@@ -243,7 +243,11 @@ class InSet(OfWeight):
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a private copy of a weight, and its matrices; raise if the constraint does not take it."""
         check_matrix(W, type(self).__name__, self.least_dims)
-        trial = copy.deepcopy(self)
+        trial: InSet = frozen(self)
+        for part in trial.modules():
+            for name, value in vars(part).items():
+                if isinstance(value, Follower):  # It follows the weight's own matrices.
+                    vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
             trial._become_like(W)
@@ -256,7 +260,7 @@ class InSet(OfWeight):
         check_finite(X, type(self).__name__)
         self.check_matrices(X)
 
-    def _adopted(self, W: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+    def _originals_of(self, W: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of a weight: of its projection at registration, else of a weight of the set.
 
         The weight of the last read is always in the set. If W is refused, nothing has changed.
@@ -265,8 +269,8 @@ class InSet(OfWeight):
             InManifoldError: If W is outside the set, or has no originals.
         """
         X, eps = self._split(at_least_float32(W)), torch.finfo(W.dtype).eps
-        before = _Contents(self)
-        parts = [part for part in self.modules() if isinstance(part, InSet)]
+        trial: InSet = frozen(self, tensor=as_it_is)
+        parts = [part for part in trial.modules() if isinstance(part, InSet)]
         try:
             self._check(X)
             if is_first:
@@ -276,29 +280,35 @@ class InSet(OfWeight):
                 vars(part)["_warned"] = True  # Warnings are left to the first read.
             # The rounding errors of half precision are for assignment. At registration they would hide that a
             # matrix is outside.
-            originals = self.adopt(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
-        except Exception as error:
-            before.restore()
-            if not isinstance(error, InManifoldError):
-                raise
+            originals = trial.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
+        except InManifoldError:
             known = None if is_first or self._is_after else self._last_originals(W, eps)
             if known is None:
                 raise
             return known if len(known) > 1 else known[0]
         for part in parts:
             vars(part)["_warned"] = False
+        take_over(self, trial)
         return originals
 
     def _renew(self, is_first: bool) -> None:
         """Forget results for the earlier weight, at registration or assignment."""
 
-    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals of matrices (at registration, of their projection), for nested constraints."""
-        return self.invert(self.member(W, eps, is_first))
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the originals of :meth:`members`, also for nested constraints."""
+        return self.invert(self.members(W, eps, is_first))
 
-    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+    def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W; replace matrices outside by members at registration, and raise at assignment."""
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
+
+    def after_step(self, W: Tensor, eps: float) -> Tensor:
+        """Return members near matrices that a step of an optimizer has left; members keep their bits."""
+        if self.keeps_members:
+            near: Callable[..., Tensor] = self.near
+            return near(W, eps)
+        # Not eps: the tolerance of half precision would hide the change by the step.
+        return self.members(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def _with_members(
         self,
@@ -308,14 +318,14 @@ class InSet(OfWeight):
         near: Callable[[Tensor], Tensor],
         is_first: bool,
     ) -> Tensor:
-        """Return :meth:`member` for these distances; ``near`` computes the members."""
+        """Return :meth:`members` for these distances; ``near`` computes what is outside."""
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
         has_warned, vars(self)["_warned"] = self._warned, True  # A projection has no derivative.
-        members = torch.where(is_outside[..., None, None], near(W), W)
+        found = torch.where(is_outside[..., None, None], near(W), W)
         vars(self)["_warned"] = has_warned
-        stays = is_outside & (members == W).flatten(-2).all(dim=-1)
+        stays = is_outside & (found == W).flatten(-2).all(dim=-1)
         if not (is_first or torch.equal(stays, is_outside)):
             raise self._refused(torch.where(is_outside, distance, 0))
         if not has_warned and bool(stays.any()):
@@ -323,7 +333,7 @@ class InSet(OfWeight):
                 f"{type(self).__name__}: expected {self._set_name()}, got one that nothing scales or shifts "
                 "into the set, as a nilpotent matrix. It stays as it is."
             )
-        return members
+        return found
 
     def _refused(self, distance: Tensor, expected: str = "") -> InManifoldError:
         """Return the error of an assignment of matrices at these distances from the set."""
@@ -344,34 +354,10 @@ class InSet(OfWeight):
         return self._memory.originals_of(self, W, atol=atol)
 
 
-def moved(X: Tensor, near: Tensor, eps: float) -> Tensor:
+def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
     """Return ``near``, but X where both differ by at most 32 rounding errors, or one of half precision."""
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
     # Not `move > ...`: the matrix also stays if `move` is NaN.
     return torch.where((move > limit * size)[..., None, None], near, X)
-
-
-def by_map_alone(constraint: nn.Module) -> str:
-    """Return the error message of a constraint that cannot be held after the step, having no projection."""
-    return (
-        "expected a constraint whose set a weight can be put back into with an optimizer, got one of "
-        f"{type(constraint).__name__}, whose weight its map alone holds. Leave out the optimizer, to hold "
-        "the weight by its map, or take SpectralRadiusNorm(r, 'at_most') for stability, ScaledCayley() for "
-        "orthonormal columns."
-    )
-
-
-class _Contents:
-    """The attributes and buffers of a constraint and of those nested in it."""
-
-    def __init__(self, constraint: nn.Module) -> None:
-        self._contents = [(part, dict(vars(part)), dict(part._buffers)) for part in constraint.modules()]
-
-    def restore(self) -> None:
-        for part, content, buffers in self._contents:
-            vars(part).clear()
-            vars(part).update(content)
-            part._buffers.clear()
-            part._buffers.update(buffers)

@@ -19,7 +19,7 @@ from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import readable, real_entries
 from spectral_param._precision import relative_rounding, to_double, to_like
 from spectral_param._scale import frobenius
-from spectral_param._sets.diagonal import inside
+from spectral_param._sets.diagonal import near
 from spectral_param.functional import _diagonal_metric as diagonal
 from spectral_param.functional import _lyapunov as lyapunov
 from spectral_param.functional._checks import check_real, check_time, is_finite
@@ -132,6 +132,7 @@ class LyapunovForm(Searched, Bounded):
     """
 
     acts_after = False
+    keeps_members = True
 
     metric: Metric
 
@@ -156,6 +157,8 @@ class LyapunovForm(Searched, Bounded):
                 "the norm; the norm of the power k = 0 is 1."
             )
         self.growth = None if growth is None else float(growth)
+        if self._is_diagonal():
+            self.by_map_alone = ""
 
     def reference(self, X: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
@@ -393,15 +396,13 @@ class LyapunovForm(Searched, Bounded):
 
     # The diagonal metric ---------------------------------------------------------------------------
 
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: with a full metric the search is slow."""
-        return None if self._is_diagonal() else super().refusal()
-
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return multiples of matrices, or matrices shifted, inside the bound of a diagonal metric."""
+    def near(self, W: Tensor, eps: float | None = None) -> Tensor:
+        """Return the members of the originals found; after a step, multiples of W, or W shifted."""
+        if eps is None:
+            return super().near(W)
         exact = to_double(W.detach().cpu())
         bounds = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()
-        return inside(W, bounds, self._condition(), self.abscissa is None, eps)
+        return near(W, bounds, self._condition(), self.abscissa is None, eps)
 
     def _is_diagonal(self) -> bool:
         """Return whether Θ is trained: with a growth of 1, Θ is the identity."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spectral_param._map import Map
 from spectral_param._parametrizations.bound import Bounded
-from spectral_param._parametrizations.in_set import moved
+from spectral_param._parametrizations.in_set import unless_rounding
 from spectral_param._parametrizations.tensors import at_least_float32, readable, real_entries
 from spectral_param._scale import change_and_size
 
@@ -40,6 +40,7 @@ class Measured(Bounded):
     ROUNDINGS: ClassVar[int]
 
     assignable_after = True
+    keeps_members = True
 
     mode: str
 
@@ -74,25 +75,23 @@ class Measured(Bounded):
         """Return whether the size has to equal the bound: one answer, or one for each matrix."""
         return self.mode == "equal"
 
-    def member(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+    def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return W with matrices outside replaced by members; each matrix is measured once."""
         measured = self.measure(W, eps)
         near = functools.partial(self.near, solution=measured.solution)
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
-    def near(self, W: Tensor, solution: Any = None) -> Tensor:
+    def near(self, W: Tensor, eps: float | None = None, solution: Any = None) -> Tensor:
         """Return matrices scaled or shifted as in a read, but unchanged if they are members up to rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
+            eps: Of their entries, after a step. A matrix that would move only by that keeps its bits.
             solution: The field of the measurement of W, if W has been measured.
         """
         made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
-        return torch.where(self._stays(W, made)[..., None, None], W, made)
-
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices. A matrix that would move only by rounding keeps its bits."""
-        return moved(W, self.near(W), eps)
+        found = torch.where(self._stays(W, made)[..., None, None], W, made)
+        return found if eps is None else unless_rounding(found, W, eps)
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
         """Return which matrices differ only by rounding from their images; False for NaN."""

@@ -269,28 +269,46 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.no_grad())
     if hooked:
         # Hooks, as of torch.utils.checkpoint, must not see a first read, because they see no second one.
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is))
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
     stack.enter_context(context)
     return stack
 
 
-def _as_it_is(t: Tensor) -> Tensor:
+def as_it_is(t: Tensor) -> Tensor:
     return t
 
 
-def frozen(module: nn.Module) -> Any:
-    """Return a copy of the module that later writes and assignments do not reach."""
+def _copied(t: Tensor) -> Tensor:
+    return t.detach().clone()
+
+
+def frozen(module: nn.Module, tensor: Callable[[Tensor], Tensor] = _copied) -> Any:
+    """Return a copy of the module. Later assignments, and writes to buffers, reach only one of both.
+
+    Args:
+        module: A constraint.
+        tensor: Returns what the copy has of a buffer; by default a copy of it.
+    """
     clone: Any = object.__new__(type(module))
     content = vars(clone)
     content.update(vars(module))
     content["_buffers"] = {
-        name: None if buffer is None else buffer.detach().clone()
-        for name, buffer in content["_buffers"].items()
+        name: None if buffer is None else tensor(buffer) for name, buffer in content["_buffers"].items()
     }
     content["_modules"] = {
-        name: None if part is None else frozen(part) for name, part in content["_modules"].items()
+        name: None if part is None else frozen(part, tensor) for name, part in content["_modules"].items()
     }
     return clone
+
+
+def take_over(module: nn.Module, trial: nn.Module) -> None:
+    """Give a module all that a frozen copy of it has, of which something may have been set."""
+    pairs = zip(module.named_modules(), trial.named_modules(), strict=True)
+    for (_, part), (_, tried) in pairs:
+        content, new = vars(part), vars(tried)
+        for name in content.keys() - new.keys():
+            del content[name]
+        content.update(new, _modules=content["_modules"])
 
 
 # The state ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ _OUTGROWN = 1.5
 _WORTH = 0.7
 
 
-class ScaledCayley(Orthonormal):
+class ScaledCayley(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
 
     A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
@@ -99,6 +99,8 @@ class ScaledCayley(Orthonormal):
             otherwise = ", a fraction (float from 0 to 1) or None"
             negative_ones = whole_number(negative_ones, "negative_ones", least=0, otherwise=otherwise)
         self.negative_ones = negative_ones
+        if negative_ones is not None:
+            self.by_map_alone = "a step may change the determinant, which negative_ones gives"
         self.register_buffer("signs", None)
 
     def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
@@ -148,20 +150,11 @@ class ScaledCayley(Orthonormal):
             distance = torch.where(_has_sign(W, -((-1) ** count)), distance.clamp(min=2), distance)
         return distance, resolution
 
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight of a given determinant."""
-        if self.negative_ones is None:
-            return None
-        return (
-            f"expected negative_ones=None with an optimizer, got {self.negative_ones!r}: a step may change "
-            "the determinant. Leave it out, or leave out the optimizer, to hold the weight by its map."
-        )
-
-    def near(self, W: Tensor) -> Tensor:
+    def near(self, W: Tensor, eps: float | None = None) -> Tensor:
         """Return the polar factor, or the nearest member of the determinant that ``negative_ones`` gives."""
         count = self._count(W.shape[-1])
         if count is None:
-            return super().near(W)
+            return super().near(W, eps)
         U, _, Vh = decomposed(torch.linalg.svd, W)
         # The nearest matrix of the other determinant negates the vector of the smallest singular value.
         U[..., -1] *= torch.where(_has_sign(U @ Vh, -((-1) ** count)), -1, 1)[..., None]

@@ -8,7 +8,6 @@ from torch import Tensor
 from spectral_param._context import HALF
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.degenerate import warn_of_weight
-from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import as_tuple
 
 # A matrix is multiplied by 1 minus these numbers, in order, until the search finds originals.
@@ -19,6 +18,8 @@ _NOTICED = 1e-3
 
 class Searched(Parametrization):
     """A constraint whose search for originals of a member near a matrix also gives the distance."""
+
+    by_map_alone = "its members are found by a search, which is slow and ends inside the set"
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
         """Return originals of members near W, and how far W is outside the set, 0 within rounding.
@@ -46,10 +47,6 @@ class Searched(Parametrization):
                 break
         return member
 
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: the search is slow, and a member lies inside the set."""
-        return by_map_alone(self)
-
     def moved_inside(self, W: Tensor, margin: float) -> Tensor:
         """Return (1 - margin) W, or another matrix farther inside, for :meth:`near`."""
         return (1 - margin) * W
@@ -58,7 +55,7 @@ class Searched(Parametrization):
         """Return the originals that the search finds."""
         return self.search(W, self._eps_of(W))[0]
 
-    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the originals, from a single search."""
         originals, distance = self.search(W, eps)
         if is_first:
@@ -68,7 +65,7 @@ class Searched(Parametrization):
         return originals
 
     def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
-        """Return which matrices are at the distance 0, and count as members in :meth:`adopt`."""
+        """Return which matrices are at the distance 0, and count as members."""
         return distance <= 0
 
     def _keeps_value(self) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
-from spectral_param._parametrizations.in_set import by_map_alone, moved
+from spectral_param._parametrizations.in_set import unless_rounding
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
 from spectral_param._precision import relative_rounding
@@ -68,6 +68,7 @@ class SingularValues(Searched):
     shapes = "tall"
 
     acts_after = False
+    keeps_members = True
 
     def __init__(self, margin: float = 0.01, reflections: int | None = None, center: float = 1.0) -> None:
         super().__init__()
@@ -83,6 +84,7 @@ class SingularValues(Searched):
         self.center = center
         self.left = Householder(reflections)
         self.right = Householder(reflections)
+        self.by_map_alone = self.left.by_map_alone
 
     def reference(self, *originals: Tensor) -> Tensor:
         """Return U diag(σ) Vᴴ."""
@@ -116,19 +118,11 @@ class SingularValues(Searched):
         left, right = as_tuple(self.left.invert(U)), as_tuple(self.right.invert(Vh.mH))
         return (*left, *right, 2 * torch.atanh(t)), excess.amax(dim=-1)
 
-    def near(self, W: Tensor) -> Tensor:
+    def near(self, W: Tensor, eps: float | None = None) -> Tensor:
         """Return the nearest member: W with its singular values clipped to the interval."""
         U, sigma, Vh, _ = self._decomposed(W, torch.finfo(W.dtype).eps)
-        clipped = sigma.clamp(self.center - self.margin, self.center + self.margin)
-        return (U * clipped[..., None, :]) @ Vh
-
-    def put_back(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near finite matrices; one that would move by rounding keeps its bits."""
-        return moved(W, self.near(W), eps)
-
-    def refusal(self) -> str | None:
-        """Return None: clipping singular values needs no search. With few reflections, return the reason."""
-        return None if self.left.is_whole() else by_map_alone(self)
+        clipped = (U * sigma.clamp(self.center - self.margin, self.center + self.margin)[..., None, :]) @ Vh
+        return clipped if eps is None else unless_rounding(clipped, W, eps)
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return U, σ, Vᴴ, and the distance of each σ from the interval, 0 within rounding."""

@@ -17,6 +17,7 @@ from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
 from spectral_param._parametrizations.bound import Bound
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
+from spectral_param._parametrizations.in_set import unless_rounding
 from spectral_param._parametrizations.layout import Layout
 from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.memory import frozen
@@ -27,7 +28,7 @@ from spectral_param._sets import spectral_ball
 Mode = Literal["equal", "at_most"]
 
 
-class SpectralNorm(Measured):
+class SpectralNorm(Measured, same_set=True):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
@@ -191,23 +192,24 @@ class SpectralNorm(Measured):
             error += 2 * followed_tolerance(W.dtype)
         return Measurement(solution.bound, error * solution.bound, solution)
 
-    def near(self, W: Tensor, solution: Norm | symbol.Peak | None = None) -> Tensor:
+    def near(self, W: Tensor, eps: float | None = None, solution: Norm | symbol.Peak | None = None) -> Tensor:
         """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
         if self.mode != "at_most" or self._is_convolution():
-            return super().near(W, solution)
+            return super().near(W, eps, solution)
         solution = solution or self._followed(W.detach().clone())
         c = self._bound_at(W, solution.bound)
         if not bool(self._active(solution.bound, W, c).any()):
             return W
         # Norms that are above the bound by rounding are scaled.
-        return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
+        found = super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
+        return found if eps is None else unless_rounding(found, W, eps)
 
     stays_active = False
 
     @property
     def has_tangent(self) -> bool:
         """Whether a tangent is known: for matrices with ``"at_most"``, not for convolutions."""
-        return self.mode == "at_most" and not self._is_convolution()
+        return super().has_tangent and self.mode == "at_most" and not self._is_convolution()
 
     def tangent(self, W: Tensor, D: Tensor, active: spectral_ball.Faces | None = None) -> Tensor:
         """Return the part of a change that keeps singular values at the bound, to first order."""

@@ -177,13 +177,14 @@ class SpectralRadiusNorm(Measured):
         known, active, bound = frozen(self), self._active(size, T), self._bound_for(T)
         return recorded(lambda T: known._quotient(T, rho.reference, active, bound), T)
 
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight with a latch."""
+    @property
+    def by_map_alone(self) -> str:  # type: ignore[override]
+        """The checkpoint of a plain weight has no latch."""
         if self.mode != "latched":
-            return None
+            return ""
         return (
-            "expected mode 'equal' or 'at_most' with an optimizer, got 'latched', which the checkpoint of a "
-            "plain weight cannot save. Take 'at_most', and set mode to 'equal' where the latch would close."
+            "the checkpoint of a plain weight cannot save a latch (take 'at_most', and set mode to 'equal' "
+            "where the latch would close)"
         )
 
     @property
@@ -249,9 +250,9 @@ class SpectralRadiusNorm(Measured):
         rounding = scale * rounding_tolerance(A, triple, eps)
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
-    def adopt(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
         """Return T = W. At registration, matrices outside are scaled, and their latches close."""
-        T = self.invert(self.member(W, eps, is_first))
+        T = self.invert(self.members(W, eps, is_first))
         if self.mode == "latched":
             self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
         return T

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.in_set import by_map_alone
 from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
 # Logarithm of the number that replaces a zero: far below rounding, and above the limit of doubly_stochastic.
 LEAST = -60.0
+#: Why no optimizer can hold such a weight.
+NO_ZEROS = "its projection has no entries of zero, so a member would not keep its bits"
 #: Advice for complex weights, in the message.
 AMPLITUDES = "Pass W.abs().square(), for example, the probabilities of complex amplitudes."
 
@@ -58,6 +59,7 @@ class Stochastic(Parametrization):
 
     shapes = "any"
     convolutions = "entries"
+    by_map_alone = NO_ZEROS
 
     def __init__(self, floor: float = 0.0) -> None:
         super().__init__()
@@ -74,10 +76,6 @@ class Stochastic(Parametrization):
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the larger of two errors: of the sum of a row, and n times the lack of an entry to ε/n."""
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
-
-    def refusal(self) -> str | None:
-        """Return why no optimizer can hold a weight: ``near`` never returns a zero entry."""
-        return by_map_alone(self)
 
     def near(self, W: Tensor) -> Tensor:
         """Return rows divided by their sums, and mixed with 1/n where an entry is below ε/n.

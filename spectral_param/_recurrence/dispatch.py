@@ -19,8 +19,7 @@ from torch import Tensor
 from spectral_param._context import autocast_off, is_compiled, is_plain
 from spectral_param._recurrence import linear
 from spectral_param._recurrence.activation import NAMES, Nonlinearity, check_nonlinearity, fitting_bias
-from spectral_param._recurrence.compiled import rnn_operator
-from spectral_param._recurrence.fused import rnn_fused
+from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.reference import rnn_checkpointed, rnn_reference
 from spectral_param._recurrence.sequence import Cell, Recurrent, Result, Rows
 from spectral_param.functional._checks import check_tensor, with_arrays
@@ -47,12 +46,11 @@ def run(cell: Cell, rows: Rows) -> Result:
                 return rnn_checkpointed(cell, rows)
             output, last = rnn_reference(cell, rows)
         return output if rows.return_output else None, last
-    if compiled:
-        return rnn_operator(cell, rows)
     # Without an activation many steps at a time may be faster. None means that powers of W overflowed.
-    top = linear.exponent(cell, rows) if cell.nonlinearity == "identity" and x.is_cpu else None
+    is_linear = cell.nonlinearity == "identity" and x.is_cpu and not compiled
+    top = linear.exponent(cell, rows) if is_linear else None
     found = None if top is None else linear.rnn_linear(cell, rows, top)
-    return rnn_fused(cell, rows) if found is None else found
+    return rnn_fused(cell, rows, compiled) if found is None else found
 
 
 @with_arrays

@@ -1,9 +1,8 @@
-r"""The recurrence with a named activation as one autograd Function for a whole sequence.
+r"""The recurrence with a named activation: its forward and backward pass over a whole sequence.
 
-Recording about ten operations for each time step costs autograd several times as much as computing them. Here
-the forward and the backward pass are written by hand. Both work in place, on one short segment of the
-sequence after the other. So all temporary tensors of a segment stay in the cache, and only the states take
-memory for all steps. A small real network runs in numpy, see :mod:`spectral_param._recurrence.short`.
+Both work in place, on one short segment of the sequence after the other. So all temporary tensors of a
+segment stay in the cache, and only the states take memory for all steps. A small real network runs in numpy,
+see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):
@@ -34,28 +33,20 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from spectral_param import _paths
-from spectral_param._context import autocast_off, is_wrapped
-from spectral_param._map import differentiated
-from spectral_param._recurrence import short
 from spectral_param._recurrence.activation import Named
 from spectral_param._recurrence.reference import rnn_reference
-from spectral_param._recurrence.sequence import Cell, Result, Rows, Segment, ends, previous, segments
-
-
-def rnn_fused(cell: Cell, rows: Rows) -> Result:
-    """Run a cell with a named activation on tensors that are not wrapped by a transform."""
-    W = cell.weight_hh
-    assert isinstance(W, Tensor)
-    tensors = (rows.x, rows.h0, cell.weight_ih, W, cell.bias)
-    differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    options = str(cell.nonlinearity), rows.sizes, rows.checkpoint_every, rows.return_output
-    plan = plan_for(tensors, *options, differentiable)
-    with autocast_off(rows.x):
-        if not differentiable:
-            return forward(tensors, plan)[:2]
-        output, last = _Recurrence.apply(*tensors, plan)  # type: ignore[no-untyped-call]
-    return output, last
+from spectral_param._recurrence.sequence import (
+    Cell,
+    Gradients,
+    Passed,
+    Rows,
+    Segment,
+    Tensors,
+    add_to_last,
+    ends,
+    previous,
+    segments,
+)
 
 
 class Plan(NamedTuple):
@@ -67,14 +58,12 @@ class Plan(NamedTuple):
         keep: What is stored for backward: all states; the states at which segments start, from which backward
             computes the others again; or nothing, if no gradient is needed.
         return_output: Whether all states are returned.
-        in_numpy: Whether numpy computes the steps. There is one segment then, all of whose states are kept.
     """
 
     nonlinearity: Named
     segments: list[Segment]
     keep: Literal["all", "starts", "nothing"]
     return_output: bool
-    in_numpy: bool
 
     @property
     def longest(self) -> int:
@@ -86,8 +75,68 @@ class Plan(NamedTuple):
         """Number of sequences that continue after each segment."""
         return [segment.following for segment in self.segments]
 
+    def forward(self, tensors: Tensors) -> Passed:
+        """Return all states and the last ones; and for backward all states, moduli and starts."""
+        x, h0, U, W, b = tensors
+        n = W.shape[-1]
+        steps = Forward(Cell(U, W, b, self.nonlinearity))
+        keeps_all = self.keep == "all"
+        has_all = keeps_all or self.return_output
+        states = x.new_empty(x.shape[0] if has_all else self.longest, n)
+        moduli = None
+        if steps.has_moduli:
+            moduli = states.real.new_empty(x.shape[0] if keeps_all else self.longest, n)
+        starts = x.new_empty(sum(self.following), n) if self.keep == "starts" else None
+        ended = []
+        state, filled = h0, 0
+        for segment in self.segments:
+            buffer = slice(0, segment.length)
+            h = states[segment.rows if has_all else buffer]
+            m = None if moduli is None else moduli[segment.rows if keeps_all else buffer]
+            steps.run(x[segment.rows], state, segment.sizes, h, m)
+            for rows, _ in ends(segment):
+                # The next segment overwrites the buffer.
+                ended.append(h[rows] if has_all else h[rows].clone())
+            if segment.following:
+                state = _last_step(segment, h)
+                if not has_all:
+                    state = state.clone()
+                if starts is not None:
+                    starts[filled : filled + segment.following] = state
+                    filled += segment.following
+        last = torch.cat(ended[::-1])  # The longest sequences come first.
+        kept = (states, moduli) if keeps_all else (None, None)
+        return states if self.return_output else None, last, *kept, starts
 
-Tensors = Sequence[Any]  # x, h0, U, W and b; h0, U and b may be None
+    def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
+        """Return the gradients of x, h0, U, W and b that are needed."""
+        states, moduli, starts = kept
+        x, h0, U, W, b = tensors
+        cell = Cell(U, W, b, self.nonlinearity)
+        found = Backward(cell, x, self.longest, needs)
+        again = Forward(cell) if self.keep == "starts" else None
+        if again is not None:
+            states = x.new_empty(self.longest, W.shape[-1])
+            moduli = states.real.new_empty(states.shape) if again.has_moduli else None
+            before = starts.split(self.following)
+        else:
+            before = tuple(_last_step(segment, states[segment.rows]) for segment in self.segments)
+        for segment, start in zip(reversed(self.segments), reversed([h0, *before[:-1]]), strict=True):
+            rows = segment.rows if again is None else slice(0, segment.length)
+            h, m = states[rows], None if moduli is None else moduli[rows]
+            if again is not None:
+                again.run(x[segment.rows], start, segment.sizes, h, m)
+            found.add(segment, x, start, h, m, *grads)
+        # Contiguous, as U.
+        g_U = None if found.weight_ih_T is None else found.weight_ih_T.mT.contiguous()
+        return found.x, found.start, g_U, found.weight_hh, found.bias
+
+    def reference(
+        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return all states and the last ones by operations of autograd."""
+        sizes = [size for segment in self.segments for size in segment.sizes]
+        return rnn_reference(Cell(U, W, b, self.nonlinearity), Rows(x, h0, sizes))
 
 
 def plan_for(
@@ -96,31 +145,18 @@ def plan_for(
     sizes: list[int],
     checkpoint_every: int | None,
     return_output: bool,
-    differentiable: bool = True,
+    differentiable: bool,
 ) -> Plan:
-    """Choose how to run a cell. The options are those of :class:`Cell` and :class:`Rows`."""
-    x, _, _, W, _ = tensors
-    n, on_host, every = W.shape[-1], W.is_cpu, checkpoint_every
-    in_numpy = (
-        sizes[0] * n <= _paths.NUMPY_STATES
-        and on_host
-        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
-        and W.dtype in (torch.float32, torch.float64)
-        and every is None
-        and (differentiable or return_output)
-    )
+    """Choose the segments. The options are those of :class:`Cell` and :class:`Rows`."""
+    W, every = tensors[3], checkpoint_every
     if every is None:
         # Other devices use one segment, because each segment launches more kernels.
-        whole = in_numpy or not on_host
-        every = len(sizes) if whole else _steps_in_cache(sizes[0], n, W.element_size())
+        every = _steps_in_cache(sizes[0], W.shape[-1], W.element_size()) if W.is_cpu else len(sizes)
     return Plan(
         cast("Named", nonlinearity),
-        [Segment(slice(0, x.shape[0]), x.shape[0], sizes, 0)]
-        if every >= len(sizes)
-        else segments(sizes, every),
+        segments(sizes, every),
         "nothing" if not differentiable else "all" if checkpoint_every is None else "starts",
         return_output,
-        in_numpy,
     )
 
 
@@ -130,123 +166,6 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
     A segment has at least n/5 rows, because each segment adds a product of its states to the n x n gradient.
     """
     return max(1, max(2**20 // (n * bytes_of_one), n // 5) // batch)
-
-
-def forward(tensors: Tensors, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return all states, the last states, moduli and starts; None in place of tensors that are not needed."""
-    if plan.in_numpy:
-        return *short.forward(tensors, plan.nonlinearity, plan.segments[0]), None, None
-    x, h0, U, W, b = tensors
-    n = W.shape[-1]
-    steps = Forward(Cell(U, W, b, plan.nonlinearity))
-    keeps_all = plan.keep == "all"
-    has_all = keeps_all or plan.return_output
-    states = x.new_empty(x.shape[0] if has_all else plan.longest, n)
-    moduli = None
-    if steps.has_moduli:
-        moduli = states.real.new_empty(x.shape[0] if keeps_all else plan.longest, n)
-    starts = x.new_empty(sum(plan.following), n) if plan.keep == "starts" else None
-    ended = []
-    state, kept = h0, 0
-    for segment in plan.segments:
-        buffer = slice(0, segment.length)
-        h = states[segment.rows if has_all else buffer]
-        m = None if moduli is None else moduli[segment.rows if keeps_all else buffer]
-        steps.run(x[segment.rows], state, segment.sizes, h, m)
-        for rows, _ in ends(segment):
-            ended.append(h[rows] if has_all else h[rows].clone())  # The next segment overwrites the buffer.
-        if segment.following:
-            state = _last_step(segment, h)
-            if not has_all:
-                state = state.clone()  # the next segment overwrites the buffer
-            if starts is not None:
-                starts[kept : kept + segment.following] = state
-                kept += segment.following
-    last = torch.cat(ended[::-1])  # The longest sequences come first.
-    return states if has_all else None, last, moduli if keeps_all else None, starts
-
-
-def backward(
-    tensors: Tensors,
-    kept: Sequence[Tensor | None],
-    grads: Sequence[Tensor | None],
-    needs: Sequence[bool],
-    plan: Plan,
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ``tensors``, the inputs of the forward pass, that are needed.
-
-    Args:
-        tensors: x, h0, U, W and b.
-        kept: The states, moduli and starts that the forward pass has stored.
-        grads: Gradients of all states and of the last states; None for zero.
-        needs: Whether each of the tensors needs a gradient.
-        plan: How the forward pass was run.
-    """
-    states, moduli, starts = kept
-    if plan.in_numpy:
-        assert states is not None
-        return short.backward(tensors, states, grads, needs, plan.nonlinearity, plan.segments[0])
-    x, h0, U, W, b = tensors
-    cell = Cell(U, W, b, plan.nonlinearity)
-    found = Backward(cell, x, plan.longest, needs)
-    again = Forward(cell) if plan.keep == "starts" else None
-    if again is not None:
-        assert starts is not None
-        states = x.new_empty(plan.longest, W.shape[-1])
-        moduli = states.real.new_empty(states.shape) if again.has_moduli else None
-        before = starts.split(plan.following)
-    else:
-        assert states is not None
-        before = tuple(_last_step(segment, states[segment.rows]) for segment in plan.segments)
-    for segment, start in zip(reversed(plan.segments), reversed([h0, *before[:-1]]), strict=True):
-        rows = segment.rows if again is None else slice(0, segment.length)
-        h, m = states[rows], None if moduli is None else moduli[rows]
-        if again is not None:
-            again.run(x[segment.rows], start, segment.sizes, h, m)
-        found.add(segment, x, start, h, m, *grads)
-    # Contiguous, as U.
-    g_U = None if found.weight_ih_T is None else found.weight_ih_T.mT.contiguous()
-    return found.x, found.start, g_U, found.weight_hh, found.bias
-
-
-class _Recurrence(torch.autograd.Function):
-    """All states, or None, and the last state of each sequence."""
-
-    # Without setup_context, which costs 40 microseconds a call (torch 2.13 inspects the signature of forward
-    # each time). Only torch.func needs setup_context, and inside its transforms the reference path runs.
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
-        *tensors, plan = arguments
-        states, last, moduli, starts = forward(tensors, plan)
-        ctx.plan = plan
-        ctx.save_for_backward(*tensors, states if plan.keep == "all" else None, moduli, starts)
-        # The gradient of an unused output is then None instead of zeros.
-        ctx.set_materialize_grads(False)
-        return states if plan.return_output else None, last
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(g is None for g in grads):
-            return (None,) * 6
-        tensors = ctx.saved_tensors[:5]
-        with autocast_off(tensors[0]):
-            if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
-                # create_graph=True, so this backward pass will be differentiated; or vmap maps it over many
-                # gradients, which is impossible for in-place steps.
-                return (*reference_backward(tensors, grads, ctx.needs_input_grad, ctx.plan), None)
-            return (*backward(tensors, ctx.saved_tensors[5:], grads, ctx.needs_input_grad, ctx.plan), None)
-
-
-def reference_backward(
-    tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], plan: Plan
-) -> tuple[Tensor | None, ...]:
-    """Return the same as :func:`backward`, with a graph if grad mode is on."""
-    sizes = [size for segment in plan.segments for size in segment.sizes]
-
-    def outputs(x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-        return rnn_reference(Cell(U, W, b, plan.nonlinearity), Rows(x, h0, sizes))
-
-    return differentiated(outputs, tensors, grads, needs[:5])
 
 
 # Forward and backward pass of one segment -----------------------------------------------------------
@@ -385,8 +304,7 @@ class Backward:
         else:
             delta.copy_(g_states[segment.rows])
         if g_last is not None:
-            for rows, sequences in ends(segment):
-                delta[rows] += g_last[sequences]
+            add_to_last(delta, g_last, segment)
         if self.start is not None:
             _last_step(segment, delta).add_(self.start)
         buffer = self._factor[: segment.length]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spectral_param._context import autocast_off
 from spectral_param._recurrence.activation import modrelu
+from spectral_param._recurrence.reference import stepwise
 
 
 def goru(
@@ -69,15 +70,11 @@ def goru(
             gate_bias, threshold = bias.split([2 * n, n])
             gates = gates + gate_bias
         recurrent = torch.cat([weight_gates, weight_hh]).mT  # One product for R h, Z h and U h.
-        h = h0
-        states = []
-        for gate, candidate in zip(gates.split(sizes), candidates.split(sizes), strict=True):
-            running = gate.shape[0]
-            previous = h[:running]
-            to_gates, rotated = (previous @ recurrent).split([2 * n, n], dim=-1)
+
+        def step(h: Tensor, gate: Tensor, candidate: Tensor) -> Tensor:
+            to_gates, rotated = (h @ recurrent).split([2 * n, n], dim=-1)
             r, z = torch.sigmoid(gate + to_gates).chunk(2, dim=-1)
-            new = torch.lerp(modrelu(candidate + r * rotated, threshold), previous, z)
-            states.append(new)
-            h = new if running == h.shape[0] else torch.cat([new, h[running:]])
-        output = torch.cat(states)
+            return torch.lerp(modrelu(candidate + r * rotated, threshold), h, z)
+
+        output, h = stepwise(step, h0, sizes, gates, candidates)
         return (output.unflatten(0, x.shape[:2]) if batch_sizes is None else output), h

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from spectral_param._context import autocast_off, is_compiled, is_plain
-from spectral_param._recurrence.gru_compiled import gru_operator
-from spectral_param._recurrence.gru_fused import GRU, forward, gru_reference
+from spectral_param._recurrence.gru_fused import gru_reference
+from spectral_param._recurrence.node import run
 
 
 def gru(
@@ -27,13 +26,10 @@ def gru(
         All states ``(rows, n)``, and the last state of each sequence ``(B, n)``.
     """
     tensors = (a, h0, weight, bias, limit)
-    given = [t for t in tensors if t is not None]
+    compiled = is_compiled()
+    if compiled or is_plain(*(t for t in tensors if t is not None)):
+        states, last = run(tensors, "gru", sizes, compiled=compiled)
+        assert states is not None
+        return states, last
     with autocast_off(a):
-        if is_compiled():
-            return gru_operator(tensors, sizes)
-        if not is_plain(*given):
-            return gru_reference(*tensors, sizes)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-            found: tuple[Tensor, Tensor] = GRU.apply(*tensors, sizes)  # type: ignore[no-untyped-call]
-            return found
-        return forward(tensors, sizes)[:2]
+        return gru_reference(*tensors, sizes)

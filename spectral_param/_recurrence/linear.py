@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from spectral_param._context import precise
 from spectral_param._precision import double_device
-from spectral_param._recurrence.fused import rnn_fused
+from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
 # Overheads of a step, a doubling, the setup, and copying a number, in units of the time of one multiplication

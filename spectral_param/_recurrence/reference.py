@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -13,14 +15,24 @@ from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
     """Run the recurrence step by step; autograd records each step."""
     U, W, b, nonlinearity = cell
-    h = first_states(cell, rows)
+
+    def step(h: Tensor, projected: Tensor) -> Tensor:
+        product = h @ W.mT if isinstance(W, Tensor) else W(h)
+        return activate(projected + product, b, nonlinearity)
+
     z = rows.x if U is None else rows.x @ U.mT
+    return stepwise(step, first_states(cell, rows), rows.sizes, z)
+
+
+def stepwise(
+    step: Callable[..., Tensor], h: Tensor, sizes: list[int], *inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return all states and the last ones of h' = step(h, rows of each input), from the initial states h."""
     states = []
-    # Sizes are read from shapes: len() would fix the size of the batch in an exported program.
-    for projected in z.split(rows.sizes):
-        running = projected.shape[0]
-        product = h[:running] @ W.mT if isinstance(W, Tensor) else W(h[:running])
-        new = activate(projected + product, b, nonlinearity)
+    for rows in zip(*(t.split(sizes) for t in inputs), strict=True):
+        # Sizes are read from shapes: len() would fix the size of the batch in an exported program.
+        running = rows[0].shape[0]
+        new = step(h[:running], *rows)
         states.append(new)
         h = new if running == h.shape[0] else torch.cat([new, h[running:]])
     return torch.cat(states), h

@@ -6,8 +6,8 @@ sequences come first, so the rows of step t continue the first rows of step t-1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,11 @@ from spectral_param._recurrence.activation import Nonlinearity
 Recurrent = Tensor | Callable[[Tensor], Tensor]
 # All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
+# Tensors of which some may be None; what a forward pass returns: Result, and three tensors for backward; and
+# what a backward pass returns.
+Tensors = Sequence[Any]
+Passed = tuple[Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor | None, ...]
 
 
 class Cell(NamedTuple):
@@ -89,6 +94,17 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
         found.append(Segment(slice(start, start + length), length, part, following))
         start += length
     return found
+
+
+def whole(sizes: list[int]) -> Segment:
+    """Return the segment of all steps."""
+    return segments(sizes, len(sizes))[0]
+
+
+def add_to_last(delta: Tensor, g_last: Tensor, segment: Segment) -> None:
+    """Add the gradients of last states to the rows of a segment at which sequences end."""
+    for rows, sequences in ends(segment):
+        delta[rows] += g_last[sequences]
 
 
 def previous(h: Tensor, sizes: list[int]) -> Tensor:

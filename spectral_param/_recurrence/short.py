@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,92 +17,107 @@ from torch import Tensor
 
 from spectral_param._matrices import Array
 from spectral_param._recurrence.activation import Named
-from spectral_param._recurrence.sequence import Segment, ends, previous
+from spectral_param._recurrence.reference import rnn_reference
+from spectral_param._recurrence.sequence import (
+    Cell,
+    Gradients,
+    Passed,
+    Rows,
+    Tensors,
+    add_to_last,
+    previous,
+    whole,
+)
 
 
-def forward(tensors: Sequence[Any], nonlinearity: Named, segment: Segment) -> tuple[Tensor, Tensor]:
-    """Return all states and the last state of each sequence, for x, h0, U, W and b."""
-    x, h0, U, W, b = tensors
-    sizes = segment.sizes
-    # The rows of a step are first U x_t and then, in place, h_t.
-    h = x.clone(memory_format=torch.contiguous_format) if U is None else torch.mm(x, U.mT)
-    if b is not None and nonlinearity != "modrelu":
-        h += b
-    # A row for each sequence, because numpy takes twice the time to repeat a row.
-    bias = None if b is None else _copy(b.expand(sizes[0], -1))
-    matrix, state, last = _copy(W).T, None if h0 is None else _copy(h0), []
-    with np.errstate(all="ignore"):  # NaN and infinity are passed on.
-        for size, steps in itertools.groupby(_steps(h, sizes), len):
-            activate_ = _activation(nonlinearity, None if bias is None else bias[:size])
-            if state is not None:
-                last.append(state[size:])
-                state = state[:size]
-            for z in steps:
-                if state is not None:
-                    z += state.dot(matrix)
-                if activate_ is not None:
-                    activate_(z)
-                state = z
-    # The longest sequences come first.
-    return h, torch.from_numpy(np.concatenate([state, *last[::-1]]))
+class Plan(NamedTuple):
+    """How to run a small real cell over a sequence, for x, h0, U, W and b.
 
-
-def backward(
-    tensors: Sequence[Any],
-    h: Tensor,
-    grads: Sequence[Tensor | None],
-    needs: Sequence[bool],
-    nonlinearity: Named,
-    segment: Segment,
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, h0, U, W and b that are needed.
-
-    Args:
-        tensors: x, h0, U, W and b.
-        h: All states.
-        grads: Gradients of all states and of the last states; None for zero.
-        needs: Whether each of the tensors needs a gradient.
+    Attributes:
         nonlinearity: The activation.
-        segment: The steps.
+        sizes: Number of rows of each step.
+        return_output: Whether all states are returned. All are stored for backward.
     """
-    x, h0, U, W, b = tensors
-    g_states, g_last = grads
-    # First G_t, then δ_t.
-    delta = torch.zeros_like(h) if g_states is None else g_states.clone(memory_format=torch.contiguous_format)
-    if g_last is not None:
-        for rows, sequences in ends(segment):
-            delta[rows] += g_last[sequences]
-    factor = None
-    if nonlinearity == "tanh":
-        factor = (h * h).neg_().add_(1)
-    elif nonlinearity != "identity":
-        factor = torch.ne(h, 0, out=torch.empty_like(h))
-    sizes, matrix, later = segment.sizes, _copy(W), None
-    factors: Sequence[Any] = [None] * len(sizes) if factor is None else _steps(factor, sizes)
-    with np.errstate(all="ignore"):
-        for step, f in zip(_steps(delta, sizes)[::-1], factors[::-1], strict=True):
-            if later is not None:
-                earlier = step if len(step) == len(later) else step[: len(later)]
-                earlier += later.dot(matrix)
-            if f is not None:
-                step *= f
-            later = step
-    first = delta[: sizes[0]]
-    g_W = g_b = None
-    if needs[3]:
-        g_W = delta[sizes[0] :].mT @ previous(h, sizes)
-        if h0 is not None:
-            g_W.addmm_(first.mT, h0)
-    if b is not None and needs[4]:
-        g_b = (h.sgn().mul_(delta) if nonlinearity == "modrelu" else delta).sum(dim=0)
-    return (
-        None if not needs[0] else delta if U is None else delta @ U,
-        first @ W if needs[1] and h0 is not None else None,
-        # With few features xᵀδ is several times faster than δᵀx.
-        (x.mT @ delta).mT.contiguous() if needs[2] and U is not None else None,
-        g_W,
-        g_b,
-    )
+
+    nonlinearity: str
+    sizes: list[int]
+    return_output: bool
+
+    def forward(self, tensors: Tensors) -> Passed:
+        """Return all states and the last ones; and for backward all states."""
+        x, h0, U, W, b = tensors
+        sizes = self.sizes
+        # The rows of a step are first U x_t and then, in place, h_t.
+        h = x.clone(memory_format=torch.contiguous_format) if U is None else torch.mm(x, U.mT)
+        if b is not None and self.nonlinearity != "modrelu":
+            h += b
+        # A row for each sequence, because numpy takes twice the time to repeat a row.
+        bias = None if b is None else _copy(b.expand(sizes[0], -1))
+        matrix, state, last = _copy(W).T, None if h0 is None else _copy(h0), []
+        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
+            for size, steps in itertools.groupby(_steps(h, sizes), len):
+                activate_ = _activation(self.nonlinearity, None if bias is None else bias[:size])
+                if state is not None:
+                    last.append(state[size:])
+                    state = state[:size]
+                for z in steps:
+                    if state is not None:
+                        z += state.dot(matrix)
+                    if activate_ is not None:
+                        activate_(z)
+                    state = z
+        # The longest sequences come first.
+        ended = torch.from_numpy(np.concatenate([state, *last[::-1]]))
+        return h if self.return_output else None, ended, h, None, None
+
+    def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
+        """Return the gradients of x, h0, U, W and b that are needed."""
+        x, h0, U, W, b = tensors
+        h, sizes, nonlinearity = kept[0], self.sizes, self.nonlinearity
+        g_states, g_last = grads
+        # First G_t, then δ_t.
+        delta = (
+            torch.zeros_like(h) if g_states is None else g_states.clone(memory_format=torch.contiguous_format)
+        )
+        if g_last is not None:
+            add_to_last(delta, g_last, whole(sizes))
+        factor = None
+        if nonlinearity == "tanh":
+            factor = (h * h).neg_().add_(1)
+        elif nonlinearity != "identity":
+            factor = torch.ne(h, 0, out=torch.empty_like(h))
+        matrix, later = _copy(W), None
+        factors: Sequence[Any] = [None] * len(sizes) if factor is None else _steps(factor, sizes)
+        with np.errstate(all="ignore"):
+            for step, f in zip(_steps(delta, sizes)[::-1], factors[::-1], strict=True):
+                if later is not None:
+                    earlier = step if len(step) == len(later) else step[: len(later)]
+                    earlier += later.dot(matrix)
+                if f is not None:
+                    step *= f
+                later = step
+        first = delta[: sizes[0]]
+        g_W = g_b = None
+        if needs[3]:
+            g_W = delta[sizes[0] :].mT @ previous(h, sizes)
+            if h0 is not None:
+                g_W.addmm_(first.mT, h0)
+        if b is not None and needs[4]:
+            g_b = (h.sgn().mul_(delta) if nonlinearity == "modrelu" else delta).sum(dim=0)
+        return (
+            None if not needs[0] else delta if U is None else delta @ U,
+            first @ W if needs[1] and h0 is not None else None,
+            # With few features xᵀδ is several times faster than δᵀx.
+            (x.mT @ delta).mT.contiguous() if needs[2] and U is not None else None,
+            g_W,
+            g_b,
+        )
+
+    def reference(
+        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return all states and the last ones by operations of autograd."""
+        return rnn_reference(Cell(U, W, b, cast("Named", self.nonlinearity)), Rows(x, h0, self.sizes))
 
 
 def _copy(A: Tensor) -> Array:
@@ -118,7 +133,7 @@ def _steps(t: Tensor, sizes: list[int]) -> list[Array]:
     return [array[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
 
 
-def _activation(nonlinearity: Named, bias: Array | None) -> Callable[[Array], object] | None:
+def _activation(nonlinearity: str, bias: Array | None) -> Callable[[Array], object] | None:
     """Return the activation of rows shaped like ``bias``, in place."""
     if nonlinearity == "relu":
         return lambda z: np.maximum(z, 0, out=z)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -11,10 +10,11 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 from torch.optim import Optimizer
 
 from spectral_param._context import has_no_values
-from spectral_param._held import record, weights
+from spectral_param._held import record
 from spectral_param._held import steps as along
 from spectral_param._held.optimizers import optimizer_of
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.placed import Placed, after_step, begin, write
 from spectral_param._progress import steps
 from spectral_param._register.arguments import Init, check_target
 from spectral_param._register.holders import check_kind, prepared
@@ -48,14 +48,14 @@ def hold(
                     assert isinstance(link, Parametrization)
                     record.check_set(link, weight)
                     chosen = optimizer_of(weight, optimizers)
-                    weights.begin(link, weight)
                     asked = step or record.step_of(owner, name, link)
-                    kind = along.chosen(asked, link, weight, chosen)
-                    link._use = f"{name} of {type_before_parametrizations(owner).__name__}"
-                    held[weight] = _start_held(link, weight, init), link, chosen, asked, kind
+                    use = f"{name} of {type_before_parametrizations(owner).__name__}"
+                    start, X = _start_held(begin(link, weight, use), init)
+                    kind = along.chosen(asked, link, weight, X, chosen)
+                    held[weight] = start, link, chosen, asked, kind
             done(1)
     for weight, (start, link, chosen, asked, kind) in held.items():
-        weights.write(weight, start)
+        write(weight, start)
         record.hold(names_of(module, weight), link, chosen, asked, kind)
 
 
@@ -91,17 +91,19 @@ def check_not_held(owner: nn.Module, name: str) -> None:
         )
 
 
-def _start_held(link: Parametrization, weight: Tensor, init: Init) -> Tensor:
-    """Return the initial weight, in the set."""
-    W = weights.whole(weight).detach().clone()
-    with torch.no_grad():
-        if isinstance(init, str):
-            trial = copy.deepcopy(link)
-            W = trial(*trial._start_again("init"))
-        if isinstance(init, Tensor):
-            W.copy_(init)
-        elif callable(init):
-            init(W)
-    check_finite(W, type(link).__name__)
-    link.check_start(link._split(W))
-    return weights.projected(link, W)
+@torch.no_grad()
+def _start_held(placed: Placed, init: Init) -> tuple[Tensor, Tensor]:
+    """Return the initial weight, in the set, and its matrices."""
+    constraint, W = placed.constraint, placed.W.clone()
+    if isinstance(init, str):
+        W = constraint.sample()
+    elif isinstance(init, Tensor):
+        W.copy_(init)
+    elif callable(init):
+        init(W)
+    check_finite(W, type(constraint).__name__)
+    X = placed.matrices(W)
+    constraint.check_matrices(X)
+    constraint.check_start(X)
+    (X,) = after_step([placed], [X])
+    return placed.join(X), X

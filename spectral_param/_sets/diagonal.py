@@ -20,7 +20,7 @@ from spectral_param.functional._diagonal_scaling import least_abscissa, least_no
 _SEARCH = 2e-6
 
 
-def inside(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
+def near(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
     """Return multiples of matrices, or matrices shifted, inside their bounds; a member keeps its bits.
 
     A matrix that is moved goes so far inside that the coordinates that are found next prove it, too.

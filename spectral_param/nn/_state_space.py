@@ -225,7 +225,7 @@ class StateSpaceCell(PicklableModule):
             return
         chain: Any = self.parametrizations[name]  # type: ignore[index]
         like = originals_of(chain)[0]
-        found = chain[0].adopt(W.to(like.dtype), torch.finfo(like.dtype).eps, is_first=True)
+        found = chain[0].originals_for(W.to(like.dtype), torch.finfo(like.dtype).eps, is_first=True)
         for original, value in zip(originals_of(chain), as_tuple(found), strict=True):
             original.copy_(value)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._parametrizations import Parametrization
-from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.bound import is_present
 from spectral_param._parametrizations.tensors import real_entries
 from spectral_param._register.constrain import constrain
 from spectral_param.errors import DegenerateEigenvalueWarning, InManifoldError
@@ -158,7 +158,7 @@ def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         assert bool(P.isfinite().all()), f"{what}: expected finite entries, got others"
         _assert_member(constraint, P, what)
         assert_inside(case, P, what, max(1.0, largest_entry(P)))
-        held = None if _is_present(constraint) else _put_back(case, given)
+        held = None if is_present(constraint) else _put_back(case, given)
         if held is not None:
             assert_inside(case, held, f"2^{power} times a weight after a step", max(1.0, largest_entry(held)))
     for first, second in ((67, 100), (-67, -100)):
@@ -166,11 +166,6 @@ def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         errors = [largest_entry(P - Q) / largest_entry(P), largest_entry(P - Q * size) / largest_entry(P)]
         limit = 100 * tolerance(dtype, max(shape[-2:]))
         assert min(errors) <= limit, f"2^{first} and 2^{second}: expected one projection, got two: {errors}"
-
-
-def _is_present(constraint: Parametrization) -> bool:
-    """Return whether the bound is that of the weight, so that a weight of any size gives another one."""
-    return isinstance(constraint, Bounded) and constraint._is_present
 
 
 def _put_back(case: Case, W: Tensor) -> Tensor | None:

@@ -62,15 +62,15 @@ FAULTS = (
     Fault(
         "member: a projection moves a weight that is in the set",
         "spectral_param/_parametrizations/in_set.py",
-        "members = torch.where(is_outside[..., None, None], near(W), W)",
-        "members = near(W)",
+        "found = torch.where(is_outside[..., None, None], near(W), W)",
+        "found = near(W)",
         "beside",
     ),
     Fault(
         "state: a refused assignment leaves what it has begun to change",
         "spectral_param/_parametrizations/in_set.py",
-        "            before.restore()\n",
-        "",
+        "        trial: InSet = frozen(self, tensor=as_it_is)\n",
+        "        trial: InSet = self\n",
         "refused_assignment",
     ),
     Fault(

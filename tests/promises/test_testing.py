@@ -68,9 +68,9 @@ class UnitColumns(sp.Parametrization):
     def invert(self, W):
         return W.clone()
 
-    def member(self, W, eps, is_first):
+    def members(self, W, eps, is_first):
         try:
-            return super().member(W, eps, is_first)
+            return super().members(W, eps, is_first)
         except sp.errors.InManifoldError:
             raise sp.errors.InManifoldError("UnitColumns: expected columns of norm 1.") from None
 

@@ -6,8 +6,8 @@ FAULTS = (
     Fault(
         "apart-shapes: a tall and a wide weight of one set are put back one after the other",
         "spectral_param/_held/hooks.py",
-        "        shard = None if w.part.groups is None else (w.weight.shape, w.part.groups)\n",
-        "        shard = w.weight.shape, w.part.groups\n",
+        "        shard = None if w.placed.groups is None else (w.weight.shape, w.placed.groups)\n",
+        "        shard = w.weight.shape, w.placed.groups\n",
         "tall_and_wide",
     ),
 )

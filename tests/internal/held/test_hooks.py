@@ -26,8 +26,8 @@ def test_a_step_that_a_cuda_graph_records_is_refused(monkeypatch) -> None:
 
 
 def test_tall_and_wide_weights_of_one_set_are_put_back_together(monkeypatch) -> None:
-    calls, put_back = [], hooks.put_back
-    monkeypatch.setattr(hooks, "put_back", lambda *given: calls.append(1) or put_back(*given))
+    calls, after_step = [], hooks.after_step
+    monkeypatch.setattr(hooks, "after_step", lambda *given: calls.append(1) or after_step(*given))
     model = nn.Sequential(nn.Linear(6, 24), nn.Linear(24, 6))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizer)

@@ -13,7 +13,7 @@ FAULTS = (
     Fault(
         "own-set: a set that a user wrote is left by the steps",
         "spectral_param/_parametrizations/in_set.py",
-        "        return self.member(W, torch.finfo(W.dtype).eps, is_first=True)\n",
+        "        return self.members(W, torch.finfo(W.dtype).eps, is_first=True)\n",
         "        return W\n",
         "ones_own",
     ),

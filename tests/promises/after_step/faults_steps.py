@@ -8,7 +8,7 @@ FAULTS = (
     Fault(
         "not-along: the optimizer gets the gradient with its part normal to the set",
         _HOOKS,
-        "                w.part.write(gradients[w.entry], found[i])\n",
+        "                w.placed.write(gradients[w.entry], w.placed.join(found[i]))\n",
         "",
         "linear_cost and sphere and Adam",
     ),
@@ -36,8 +36,8 @@ FAULTS = (
     Fault(
         "rescaled: a weight is scaled to its norm in place of the nearest one",
         "spectral_param/_parametrizations/spectral_norm.py",
-        "        return super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))\n",
-        "        return super().near(W)\n",
+        "        found = super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))\n",
+        "        found = super().near(W)\n",
         "nearest_matrix",
     ),
     Fault(
@@ -84,8 +84,8 @@ FAULTS = (
     ),
     Fault(
         "old-norm: a checkpoint that is loaded is rescaled to the norm before",
-        _HOOKS,
-        "        self.constraint._renew(is_first=True)\n",
+        "spectral_param/_parametrizations/placed.py",
+        "            self.constraint._renew(is_first=True)\n",
         "",
         "present_takes",
     ),

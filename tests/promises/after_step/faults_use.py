@@ -34,8 +34,8 @@ FAULTS = (
     Fault(
         "asked: asking how far a weight is outside moves what is followed",
         "spectral_param/_parametrizations/in_set.py",
-        "        trial = copy.deepcopy(self)\n        trial._layout = trial._layout_of(W)\n",
-        "        trial = self\n        trial._layout = trial._layout_of(W)\n",
+        "                    vars(part)[name] = copy.copy(value)\n",
+        "                    pass\n",
         "reading",
     ),
     Fault(

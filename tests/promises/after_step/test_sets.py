@@ -276,10 +276,12 @@ def test_a_subclass_has_the_set_that_it_says() -> None:
 
 def test_a_way_back_alone_is_enough_and_few_reflections_have_none() -> None:
     class Clipped(sp.Parametrization):
+        keeps_members = True
+
         def reference(self, T: torch.Tensor) -> torch.Tensor:
             return T.sin()
 
-        def put_back(self, W: torch.Tensor, eps: float) -> torch.Tensor:
+        def near(self, W: torch.Tensor, eps: float = 0.0) -> torch.Tensor:
             return W.clamp(-0.1, 0.1)
 
     layer = nn.Linear(4, 4)

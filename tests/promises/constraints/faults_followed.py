@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "audit: a followed eigenvalue is never doubted",
         "spectral_param/_eigen/tracking.py",
-        "log_excess = max(log_excess, _audit(power, right, left, ritz, compression, sum(log2), generator))",
+        "log_excess = max(log_excess, _audit(power.matrix, right, left, projected, generator))",
         "pass",
         "radius_that_is_followed",
     ),

@@ -27,8 +27,8 @@ FAULTS = (
     Fault(
         "late-edit: the gradient of a read is that of what the buffers are later",
         "spectral_param/_parametrizations/memory.py",
-        "name: None if buffer is None else buffer.detach().clone()",
-        "name: buffer",
+        "    return t.detach().clone()\n\n\ndef frozen",
+        "    return t\n\n\ndef frozen",
         "after_an_edit",
     ),
     Fault(

@@ -6,7 +6,7 @@ FAULTS = (
     Fault(
         "goru: the gate that keeps a state replaces it",
         "spectral_param/_recurrence/goru.py",
-        "new = torch.lerp(modrelu(candidate + r * rotated, threshold), previous, z)",
-        "new = torch.lerp(previous, modrelu(candidate + r * rotated, threshold), z)",
+        "return torch.lerp(modrelu(candidate + r * rotated, threshold), h, z)",
+        "return torch.lerp(h, modrelu(candidate + r * rotated, threshold), z)",
     ),
 )

@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "complex-steps: numpy, which knows real states, computes complex ones",
-        "spectral_param/_recurrence/fused.py",
+        "spectral_param/_recurrence/node.py",
         "        and W.dtype in (torch.float32, torch.float64)\n",
         "",
         "and_its_gradient",

@@ -5,7 +5,7 @@ from tests.faults import Fault
 FAULTS = (
     Fault(
         "batched-recurrence: many gradients at a time are taken in place",
-        "spectral_param/_recurrence/fused.py",
+        "spectral_param/_recurrence/node.py",
         "if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):",
         "if torch.is_grad_enabled():",
         "jacobian",

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spectral_param._eigen import hermitian, proof
+from spectral_param._eigen.ritz import largest_bound
 from tests import matrices
 from tests.properties import examples
 
@@ -174,7 +175,7 @@ def test_a_radius_with_ties_is_proven_only_where_it_is_right() -> None:
         M = 1.05 * np.linalg.norm(inverses, 2, axis=(1, 2)).max() if outside < 1 - delta else np.inf
         products = np.linalg.norm(E, axis=0) * np.linalg.norm(X, axis=1)
         P = np.block([[np.diag(theta), X], [E, A]])
-        if proof.largest_bound(theta, products, delta, is_simple=False)[-1] >= M:
+        if largest_bound(theta, products, delta, is_simple=False)[-1] >= M:
             assert abs(np.abs(np.linalg.eigvals(P)).max() - 1) <= delta
             proven += 1
     assert proven > 20

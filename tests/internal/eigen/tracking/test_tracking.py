@@ -63,7 +63,7 @@ def test_audit_does_not_trust_what_has_not_converged() -> None:
 def compressed(block, image):
     """Of a symmetric T."""
     rows, images = block.mT, image.mT
-    return blocks._compressed(rows, rows, [(images, images)], [image.amax()])[0][0]
+    return blocks.compressed(rows, rows, [(images, images)], [image.amax()])[0][0]
 
 
 def is_proven(T, block, seed=0):
@@ -73,8 +73,8 @@ def is_proven(T, block, seed=0):
     ritz = blocks._of_compression(compression, 0.0, T.dtype)
     assert ritz.log_excess <= 0
     generator = torch.Generator().manual_seed(seed)
-    power = tracking._power(T, 0)
-    return tracking._audit(power, block.mT, block.mT, ritz, compression, 0.0, generator) <= 0
+    projected = blocks._to_project_out(compression, ritz, len(T), 1, 0.0)
+    return tracking._audit(T, block.mT, block.mT, projected, generator) <= 0
 
 
 @pytest.mark.parametrize("squarings", [0, 1, 2])
@@ -92,7 +92,8 @@ def test_audit_of_an_eigenvalue_next_to_the_leader(squarings) -> None:
         power = tracking._power(T, squarings)
         of_power = compressed(block, power.matrix @ block)
         log2_scale = float(power.log2_scale or 0)
-        log_excess = tracking._audit(power, block.mT, block.mT, ritz, of_power, log2_scale, generator)
+        projected = blocks._to_project_out(of_power, ritz, len(T), power.exponent, log2_scale)
+        log_excess = tracking._audit(power.matrix, block.mT, block.mT, projected, generator)
         found.append(log_excess <= 0)
     assert found[:2] == [True, True]
     assert not any(found[3:])
@@ -106,10 +107,10 @@ def test_resolvent_bound_of_the_derivation(seed) -> None:
     def bound(A, rest):
         P = size * torch.block_diag(torch.eye(2), A).double()
         rows = torch.eye(len(P), dtype=torch.float64)[:2]
-        inside = proof.Inside(np.eye(2), np.eye(2), np.ones(2), np.zeros(2), size)
-        generator = torch.Generator().manual_seed(seed)
         # Limit 0: products until more would not help.
-        return proof.bounded_resolvent(P, rows, rows, inside, rest, 0.0, delta, 20.0, generator)
+        projected = proof.Projected(np.eye(2), 1.0, size, delta, 0.0, rest, 20.0)
+        generator = torch.Generator().manual_seed(seed)
+        return proof.bounded_resolvent(P, rows, rows, projected, generator)
 
     A = 0.5 * torch.eye(12) + torch.diag(torch.full((11,), 0.8), 1)
     angles = torch.polar(torch.full((64,), 1 - delta).double(), torch.linspace(0, 6.28, 64).double())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from spectral_param import _paths
-from spectral_param._recurrence import fused, linear, reference
+from spectral_param._recurrence import linear, node, reference
 from spectral_param._recurrence.sequence import Cell, Rows
 from spectral_param.functional import rnn
 from tests.properties import examples
@@ -31,7 +31,7 @@ def rnn_reference(x, h0, U, W, b, nonlinearity, sizes):
 
 
 def rnn_fused(x, h0, U, W, b, nonlinearity, sizes, every=None, return_output=True):
-    return fused.rnn_fused(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes, every, return_output))
+    return node.rnn_fused(Cell(U, W, b, nonlinearity), Rows(x, h0, sizes, every, return_output))
 
 
 def rnn_linear(x, h0, U, W, b, top, return_output):

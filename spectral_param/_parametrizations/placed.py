@@ -1,4 +1,7 @@
-"""Whole weights that are held after the step: their matrices, their distance from the set, members near."""
+"""Weights that are held after the step: a set, and the layout of a weight or of a shard of it.
+
+The steps of :mod:`spectral_param._held` see the matrices of weights, and the methods of their sets.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +26,28 @@ def whole(weight: Tensor) -> Tensor:
     return weight if gather is None else gather()
 
 
-class Part(NamedTuple):
-    """What a process computes on: a weight, or its shard where the set needs sums over all shards alone."""
+class Placed(NamedTuple):
+    """What a process computes on: a set, and a weight; or its shard where the set needs sums alone."""
 
-    W: Tensor
+    constraint: Parametrization
     layout: Layout | Slices
+    W: Tensor
+    X: Tensor  # Its matrices.
     groups: tuple[Any, ...] | None  # Of processes that add up what they find; None for a whole weight.
 
-    def split(self, constraint: Parametrization, X: Tensor) -> Tensor:
-        """Return a copy of the matrices of a tensor like the part, in single precision or better.
+    def matrices(self, tensor: Tensor | None = None) -> Tensor:
+        """Return a copy of the matrices, or those of a tensor like the weight, in single precision or better.
 
         The constraint follows its weight to another device or dtype.
         """
-        like = constraint._like
+        X, like = self.X if tensor is None else self.layout.split(tensor), self.constraint._like
         if (like.dtype, like.device) != (X.dtype, X.device):
-            constraint._apply(lambda t: t.to(X.device))
-            constraint._become_like(X)
-        return at_least_float32(self.layout.split(X)).clone(memory_format=torch.contiguous_format)
+            self.constraint._apply(lambda t: t.to(X.device))
+            self.constraint._become_like(X)
+        return at_least_float32(X).clone(memory_format=torch.contiguous_format)
 
     def join(self, X: Tensor) -> Tensor:
-        """Return the part that has these matrices, in its dtype."""
+        """Return the weight that has these matrices, in its dtype."""
         return self.layout.join(X).to(self.W.dtype)
 
     def of(self, tensor: Any) -> Tensor:
@@ -50,20 +55,31 @@ class Part(NamedTuple):
         tensor = tensor.detach()
         return whole(tensor) if self.groups is None else tensor.to_local()
 
-    def write(self, tensor: Any, X: Tensor) -> None:
-        """Write matrices into a tensor that is sharded like the weight; all processes call it."""
+    def write(self, tensor: Any, W: Tensor) -> None:
+        """Write a part into a tensor that is sharded like the weight; all processes call it."""
         if self.groups is None:
-            tensor.copy_(_sharded_as(self.join(X), tensor))
+            tensor.copy_(_sharded_as(W, tensor))
         else:
-            tensor.to_local().copy_(self.join(X))
+            tensor.to_local().copy_(W)
 
     def summed(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which norms of the matrices are those of all shards."""
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
+    def take_present(self) -> bool:
+        """Take the bound of a weight that something else has written to; return whether it is new."""
+        X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
+        with self.summed():
+            distance, resolution = self.constraint.outside(X, eps)
+            if bool((distance <= resolution).all()) or not bool(distance.isfinite().all()):
+                return False
+            self.constraint._renew(is_first=True)
+            self.constraint.outside(X, eps)
+        return True
 
-def part_of(constraint: Parametrization, weight: Any, step: str = "project") -> Part:
-    """Return the part of a weight on which this process computes a step of this kind."""
+
+def placed(constraint: Parametrization, weight: Any, step: str = "project") -> Placed:
+    """Return what this process computes on in a step of this kind."""
     # Singular values are no sums.
     if hasattr(weight, "full_tensor") and constraint.adds_up and step != "msign":
         axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
@@ -75,16 +91,18 @@ def part_of(constraint: Parametrization, weight: Any, step: str = "project") -> 
             # Fewer rows than processes leave shards without entries. Relative steps are sized for all slices.
             is_full = weight.shape[axis] >= weight.device_mesh.size(dimension)
             if is_full and not (is_apart and step == "relative"):
-                return Part(local, layout, () if is_apart else (weight.device_mesh.get_group(dimension),))
-    return Part(whole(weight).detach(), constraint._layout, None)
+                groups = () if is_apart else (weight.device_mesh.get_group(dimension),)
+                return Placed(constraint, layout, local, layout.split(local), groups)
+    W, layout = whole(weight).detach(), constraint._layout
+    return Placed(constraint, layout, W, layout.split(W), None)
 
 
-def begin(constraint: Parametrization, weight: Tensor) -> None:
-    """Let a constraint know its weight."""
+def begin(constraint: Parametrization, weight: Tensor, use: str) -> Placed:
+    """Let a constraint know its weight; ``use`` names the weight, for a message."""
     W = whole(weight).detach()
     constraint._take(W)
-    constraint._shape = W.shape
-    constraint.check_matrices(constraint._split(W))
+    constraint._shape, constraint._use = W.shape, use
+    return placed(constraint, weight)
 
 
 def free_parameters(constraint: Parametrization) -> int:
@@ -102,22 +120,15 @@ def distance(constraint: Parametrization, weight: Tensor) -> float:
     return float(constraint.distance(W).max()) if bool(W.isfinite().all()) else math.nan
 
 
-@torch.no_grad()
-def projected(constraint: Parametrization, W: Tensor) -> Tensor:
-    """Return the weight of the set near a finite one; a member keeps its bits."""
-    part = part_of(constraint, W)
-    return part.join(put_back(W, [constraint], [part.split(constraint, W)])[0])
-
-
 @full_precision
-def put_back(like: Tensor, constraints: list[Parametrization], matrices: list[Tensor]) -> list[Tensor]:
+def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
     """Return members near the matrices of weights that have one set."""
-    eps = torch.finfo(like.dtype).eps
+    constraint, eps = weights[0].constraint, torch.finfo(weights[0].W.dtype).eps
     if len(matrices) == 1:
-        return [constraints[0].put_back(matrices[0], eps)]
+        return [constraint.after_step(matrices[0], eps)]
     batch = torch.cat([X.reshape(-1, *X.shape[-2:]) for X in matrices])
     counts = [math.prod(X.shape[:-2]) for X in matrices]
-    found = constraints[0].put_back(batch, eps).split(counts)
+    found = constraint.after_step(batch, eps).split(counts)
     return [Y.reshape(X.shape) for X, Y in zip(matrices, found, strict=True)]
 
 
@@ -134,7 +145,7 @@ def _sharded_as(W: Tensor, weight: Any) -> Tensor:
 
 @torch.no_grad()
 def write(weight: Any, W: Tensor) -> None:
-    """Write a whole weight into a parameter; into shards that of the first process, as starts are random."""
+    """Write a start into a parameter; into shards that of the first process, as starts are random."""
     if hasattr(weight, "full_tensor"):
         from torch.distributed.tensor import distribute_tensor  # Takes long to load.
 
