@@ -45,7 +45,7 @@ class DeltaProductCell(nn.Module):
         head_dim: d. None, the default: e.
         strength: ``"signed"``, ``"overwrite"`` or ``"reflection"``.
         values: Whether the input writes values. If not, the start of the state is trained.
-        rate: The largest decay, in (0, 1]. None, the default: no decay.
+        rate: The largest factor of decay, in (0, 1]. None, the default: no decay.
         bias: Whether the linear map has a bias.
         device: Device of the parameters.
         dtype: Dtype of the parameters, real.
