@@ -32,11 +32,14 @@ LONG = (
     "guarantees",
     "lipschitz",
     "mixing",
+    "modes",
+    "nearest_gates",
     "norms",
     "paths",
     "sparse",
     "stable_weights",
     "states",
+    "steps",
     "systems",
 )
 
