@@ -40,7 +40,7 @@ FAULTS = (
         "nearer",
     ),
     Fault(
-        "silent: convolutions count by their norms, and nobody says so",
+        "unsized: convolutions count by their norms, and nobody says so",
         "spectral_param/analysis/_parts.py",
         "in CONVOLUTIONS for module in unknown",
         "in () for module in unknown",
