@@ -32,6 +32,9 @@ LENGTHS = (32, 64, 128, 256)
 Make = Callable[[], Callable[[int], nn.Module]]
 _TURNS = {"strength": "reflection", "values": False}
 _SHORT: dict[str, Any] = {"steps": 600, "longest": 32}
+_LONG: dict[str, Any] = {"steps": 100_000, "longest": 64, "falling": False}
+# Groups of 60 and 120 elements are not learned from words of 4, nor at the rate of the others.
+_LARGE: dict[str, Any] = {"longest": 64, "shortest": 2, "lr": 1e-2}
 
 #: By group and label: what makes the layer, and the arguments of training. An LSTM has as much processor time
 #: as the layer of the first line took.
@@ -53,8 +56,21 @@ TRAININGS: dict[str, dict[str, tuple[Make, dict[str, Any]]]] = {
         "two, β = 2, no values": (lambda: delta(size=6, **_TURNS), {"steps": 1100, "longest": 64}),
         "LSTM, 64 units": (
             lambda: lstm(64),
-            {"steps": 100_000, "longest": 64, "seconds": 60.0, "falling": False},
+            _LONG | {"seconds": 60.0},
         ),
+    },
+    "A5": {
+        "two, β = 2, no values": (lambda: delta(size=6, **_TURNS), _LARGE | {"steps": 1500}),
+        "the same, from words of 4, at a rate of 0.003": (
+            lambda: delta(size=6, **_TURNS),
+            {"steps": 1500, "longest": 64},
+        ),
+        "four reflections": (lambda: delta(reflections=4), _LARGE | {"steps": 1500}),
+        "LSTM, 64 units": (lambda: lstm(64), _LONG | {"shortest": 2, "seconds": 90.0}),
+    },
+    "S5": {
+        "four, β = 2, no values": (lambda: delta(size=6, reflections=4, **_TURNS), _LARGE | {"steps": 3000}),
+        "LSTM, 64 units": (lambda: lstm(64), _LONG | {"shortest": 2, "seconds": 180.0}),
     },
 }
 
