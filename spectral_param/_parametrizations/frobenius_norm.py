@@ -24,7 +24,7 @@ Mode = Literal["equal", "at_most"]
 _NAMED = 5
 
 
-class FrobeniusNorm(Measured, same_set=True):
+class FrobeniusNorm(Measured):
     r"""Gives a weight, or each of its slices, a Frobenius norm: :math:`W = c\, T / ‖T‖_F`.
 
     The Frobenius norm is the square root of the sum of the squares of all entries. With ``dim`` each slice
@@ -91,7 +91,7 @@ class FrobeniusNorm(Measured, same_set=True):
     ROUNDINGS = 8
     norm: Bound
     mode: Mode
-    keeps_non_finite = True
+    keeps_members = keeps_non_finite = True
 
     def __init__(self, norm: Bound = 1.0, mode: Mode = "equal", dim: int | None = None) -> None:
         super().__init__("norm", norm, mode=(mode, Mode))

@@ -102,7 +102,7 @@ def begin(constraint: Parametrization, weight: Tensor, use: str) -> Placed:
     W = whole(weight).detach()
     constraint._take(W)
     constraint._shape, constraint._use = W.shape, use
-    return placed(constraint, weight)
+    return placed(constraint, W)
 
 
 def free_parameters(constraint: Parametrization) -> int:

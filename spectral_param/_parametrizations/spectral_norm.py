@@ -28,7 +28,7 @@ from spectral_param._sets import spectral_ball
 Mode = Literal["equal", "at_most"]
 
 
-class SpectralNorm(Measured, same_set=True):
+class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
@@ -105,7 +105,7 @@ class SpectralNorm(Measured, same_set=True):
     ROUNDINGS = 8
     _layout: Layout
     norm: Bound
-    keeps_non_finite = True
+    keeps_members = keeps_non_finite = True
     mode: Mode
 
     def __init__(

@@ -251,16 +251,13 @@ class SpectralRadiusNorm(Measured):
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W. At registration, matrices outside are scaled, and their latches close."""
+        """Return T = W, with open latches. At registration, matrices outside are scaled, and theirs close."""
+        if self.latched is not None:
+            self.latched = None
         T = self.invert(self.members(W, eps, is_first))
         if self.mode == "latched":
             self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
         return T
-
-    def _renew(self, is_first: bool) -> None:
-        super()._renew(is_first)
-        if self.latched is not None:
-            self.latched = None
 
     def _is_exact(self) -> bool | Tensor:
         if self.mode == "latched" and self.latched is not None:

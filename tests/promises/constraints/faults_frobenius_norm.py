@@ -120,13 +120,6 @@ FAULTS = (
         "padding",
     ),
     Fault(
-        "sphere-paper-present: norms of a new start are those after the first step",
-        "spectral_param/_register/held.py",
-        "        W = constraint.sample()\n",
-        "        return constraint.sample(), placed.matrices(constraint.sample())\n",
-        "padding",
-    ),
-    Fault(
         "sphere-half: rounding to half precision counts as a move",
         _CLASS,
         "+ (eps / 2 if eps is not None and eps > own else 0.0)",
