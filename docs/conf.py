@@ -109,8 +109,6 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"spectral_param\._register\.constrain\.M|spectral_param\.init\.Weight"),  # Type variables.
     ("py:class", r"spectral_param\._recurrence\..*"),  # Records that only layers see.
-    # Its method describes it.
-    ("py:class", r"spectral_param\._parametrizations\.lyapunov_form\.Certificate"),
     # Sphinx does not resolve names in the signatures of networks, which are made from a TypedDict.
     ("py:class", r"Angles|Form|Mode|Nonlinearity|Order|Tensor|nn\.Module"),
 ]

@@ -19,8 +19,9 @@ before it reaches B. The slack doubles after a success, and is not tried if move
 second t is B. (One product G·G, as Gram iteration takes, costs six times as many operations as the
 factorisation, and leaves a factor of n^(1/8).)
 
-**What remains.** Where both fail, Lanczos' method finds out whether σ(ω) > B: then the solver computes the
-norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by Cholesky, or by eigenvalues.
+**What remains.** Where both fail, eigenvalues in single precision say whether σ(ω) > B: then the solver
+computes the norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by Cholesky, or by
+eigenvalues.
 
 If a kernel has one input or output channel, as a depthwise kernel has, K̂(ω) is a vector, whose norm needs no
 proof.
@@ -37,13 +38,14 @@ from torch import Tensor
 from spectral_param._eigen import hermitian, symbol
 from spectral_param._eigen.singular import SAFE_RANGE, Norm, Pair, leading_pair, stacked_norms, tall
 from spectral_param._eigen.solver import Follower, NormFollower, Solver
+from spectral_param._matrices import decomposed
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 # Number of entries of a batch of Gram matrices that stay in a cache, and the least size of a batch.
 _ENTRIES, _LEAST = 2**18, 16
-# Steps of Lanczos' method to find a larger norm, and a bound of its relative rounding errors.
-_STEPS, _LESS = 24, 2e-6
+# A bound of the relative rounding errors of a norm that is computed from G in single precision.
+_LESS = 2e-6
 # The first slack, relative to B, and its range. A slack is tried if it is at least this many times the move.
 # It is multiplied by these factors after a proof, after a failure, and if it was not tried.
 _SLACK, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
@@ -207,7 +209,8 @@ class _Search:
         part = self._open(part)
         if not len(part):
             return
-        size, best = _ritz_value(self.grams.at(part), _STEPS).max(dim=0)
+        values = decomposed(torch.linalg.eigvalsh, self.grams.at(part))[..., -1].cpu()
+        size, best = values.max(dim=0)
         level = math.sqrt(max(float(size), 0.0)) * (1 - _LESS)
         if level > self.bound:
             # The candidate's norm is computed after the sweep, because a later frequency may replace it.
@@ -314,26 +317,3 @@ def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
         C[lag].addmm_(rows[q], rows[other].mH)  # K_q K_q'ᴴ
     C[(r == 0).all(dim=-1).to(K.device)] /= 2
     return C, r
-
-
-def _ritz_value(G: Tensor, steps: int) -> Tensor:  # (m, n, n) -> (m), on the host
-    """Return an estimate of λ_max(G) from below, by Lanczos' method without reorthogonalisation."""
-    n = G.shape[-1]
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 1, dtype=torch.float32, device="cpu", generator=generator)
-    x = x.to(G.device, G.dtype).expand(len(G), n, 1)
-    x = x / torch.linalg.vector_norm(x, dim=-2, keepdim=True)
-    before, beta = torch.zeros_like(x), x.new_zeros(len(G), 1, 1).real
-    alphas, betas = [], []
-    for _ in range(min(steps, max(2, n // 2))):
-        y = G @ x - beta * before
-        alpha = (x.conj() * y).real.sum(dim=-2, keepdim=True)
-        y = y - alpha * x
-        beta = torch.linalg.vector_norm(y, dim=-2, keepdim=True)
-        alphas.append(alpha[:, 0])
-        betas.append(beta[:, 0])
-        before, x = x, y / beta.clamp(min=torch.finfo(beta.dtype).tiny)
-    T = torch.diag_embed(torch.cat(alphas, dim=-1))
-    if len(betas) > 1:
-        T = T + torch.diag_embed(torch.cat(betas[:-1], dim=-1), offset=-1)  # eigvalsh reads the lower part.
-    return torch.linalg.eigvalsh(T.cpu())[..., -1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from spectral_param.functional._diagonal_metric import (
     log_coordinates,
 )
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
+from spectral_param.functional._lyapunov import LyapunovCertificate
 from spectral_param.functional._rooms import Attempt, nearest
 from spectral_param.functional._scaled_norm import CONDITION
 
@@ -39,19 +40,6 @@ Metric = Literal["full", "diagonal"]
 _MARGINS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 # A weight is moved beyond the bound by this fraction of its excess over an abscissa.
 _INSIDE = 0.01
-
-
-class Certificate(NamedTuple):
-    """A quadratic form that proves a weight stable.
-
-    Attributes:
-        form: Hermitian positive definite M ``(..., n, n)`` with WᴴMW ≤ r²M; in continuous time
-            MW + WᴴM ≤ 2aM. With ``metric="diagonal"`` M is diagonal, Θ².
-        growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
-    """
-
-    form: Tensor
-    growth: Tensor
 
 
 class LyapunovForm(Searched, Bounded):
@@ -270,7 +258,7 @@ class LyapunovForm(Searched, Bounded):
         return real_entries(X) // self._rows(X.shape[-1]) * X.shape[-1]
 
     @torch.no_grad()
-    def certificate(self, X: Tensor) -> Certificate:
+    def certificate(self, X: Tensor) -> LyapunovCertificate:
         """Return the quadratic form in the original, and the bound of the growth that the form proves.
 
         :func:`spectral_param.analysis.lyapunov_certificate` finds one for any stable matrix.
@@ -279,8 +267,8 @@ class LyapunovForm(Searched, Bounded):
             X: The tensor that the optimizer trains.
 
         Returns:
-            Named tuple ``(form, growth)`` in double precision, of shapes ``(..., n, n)`` and ``(...)``. The
-            growth is infinite where the form is singular.
+            :class:`spectral_param.analysis.LyapunovCertificate` in double precision. The growth is infinite
+            where the form is singular.
 
         Example:
             >>> layer = torch.nn.Linear(4, 4)
@@ -292,11 +280,12 @@ class LyapunovForm(Searched, Bounded):
         X = to_double(X.detach())
         if self._is_diagonal():
             log = log_coordinates(X[..., -1, :], self._condition())
-            return Certificate((2 * log).exp().diag_embed(), (log.amax(dim=-1) - log.amin(dim=-1)).exp())
+            growth = (log.amax(dim=-1) - log.amin(dim=-1)).exp()
+            return LyapunovCertificate((2 * log).exp().diag_embed(), growth)
         form = lyapunov.form(X, self.abscissa is not None, self.growth)
         values = torch.linalg.eigvalsh(form)
         ratio = values[..., -1] / values[..., 0]
-        return Certificate(form, torch.where(values[..., 0] > 0, ratio, torch.inf).sqrt())
+        return LyapunovCertificate(form, torch.where(values[..., 0] > 0, ratio, torch.inf).sqrt())
 
     def extra_repr(self) -> str:
         """Return the arguments, for ``repr``."""

@@ -33,7 +33,6 @@ from spectral_param.analysis._plot import (
     plot_subdiagonals,
     plot_transient_growth,
 )
-from spectral_param.analysis._quadratic_form import LyapunovCertificate
 from spectral_param.analysis._schur_structure import (
     LowerSchur,
     lower_schur,
@@ -50,6 +49,7 @@ from spectral_param.analysis._stabilisation import plot_stabilisation
 from spectral_param.analysis._stationary import StationaryDistribution, stationary_distribution
 from spectral_param.analysis._transient import TransientGrowth, kreiss_constant, transient_growth
 from spectral_param.functional._contraction import ContractionCertificate
+from spectral_param.functional._lyapunov import LyapunovCertificate
 from spectral_param.functional._network_contraction import Contraction
 
 __all__ = [

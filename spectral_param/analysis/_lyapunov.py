@@ -6,10 +6,10 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from spectral_param.analysis._quadratic_form import LyapunovCertificate
 from spectral_param.analysis._quadratic_form import lyapunov_certificate as quadratic_certificate
 from spectral_param.functional._checks import check_choices, is_finite
 from spectral_param.functional._contraction import ContractionCertificate, contraction_certificate
+from spectral_param.functional._lyapunov import LyapunovCertificate
 
 Metric = Literal["full", "diagonal"]
 

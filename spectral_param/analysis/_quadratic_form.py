@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spectral_param.analysis._matrices import square_matrices
 from spectral_param.functional._checks import with_arrays
-from spectral_param.functional._lyapunov import quadratic_form
+from spectral_param.functional._lyapunov import LyapunovCertificate, quadratic_form
 
 # A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
 _SINGULAR, _ROUNDING = 1e-13, 1e-8
-
-
-class LyapunovCertificate(NamedTuple):
-    """A quadratic form that proves a matrix stable.
-
-    Attributes:
-        form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; NaN where none was found.
-        growth: sqrt(cond M), so that ‖Wᵏ‖ ≤ growth·rᵏ for all k, ``(...)``; infinite where none was found.
-    """
-
-    form: Tensor
-    growth: Tensor
 
 
 @with_arrays

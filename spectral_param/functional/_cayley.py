@@ -146,22 +146,16 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
         half += gram
     half.reshape(-1)[:: n + 1] += 0.5
     norm = math.sqrt(np.vdot(half, half))
-    Z = _inverse_by_scipy(half)
-    # ‖Z/2‖ ≤ 1. Not `norm > limit / 2`, which is false for NaN.
-    if Z is None or not (2 * norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= limit):
-        return None
-    return ShortInverse(Z, B) if _is_short(T) else Inverse(torch.from_numpy(Z), None)
-
-
-def _inverse_by_scipy(A: Array) -> Array | None:
-    """Return the inverse of A, which is overwritten; None if LAPACK finds it singular."""
     # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
-    kind = A.dtype.type
-    factors, pivots, failed = _FACTOR[kind](A.T, overwrite_a=True)
+    kind = half.dtype.type
+    factors, pivots, failed = _FACTOR[kind](half.T, overwrite_a=True)
     if failed:
         return None
-    columns, _ = _INVERT[kind](factors, pivots, overwrite_lu=True)
-    return columns.T
+    Z = _INVERT[kind](factors, pivots, overwrite_lu=True)[0].T
+    # ‖Z/2‖ ≤ 1. Not `norm > limit / 2`, which is false for NaN.
+    if not (2 * norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= limit):
+        return None
+    return ShortInverse(Z, B) if _is_short(T) else Inverse(torch.from_numpy(Z), None)
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
@@ -176,11 +170,7 @@ def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
 
 def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
     """Return 2(I + M)⁻¹, by the fastest way for its size."""
-    n = plus.shape[-1]
-    if plus.ndim == 2 and n < _paths.SCIPY_INVERSE and not plus.is_complex():
-        Z = _inverse_by_scipy(plus.numpy() / 2)
-        return torch.full_like(plus, torch.nan) if Z is None else torch.from_numpy(Z)
-    if plus.ndim == 2 and n >= _paths.BLOCKED_INVERSE:
+    if plus.ndim == 2 and len(plus) >= _paths.BLOCKED_INVERSE:
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
             return by_blocks
@@ -306,35 +296,33 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
     # Each read of a weight runs this line, so the host is not searched for double precision.
-    of_both = _evaluate(T, d) if T.is_cpu else evaluate(T, d)
-    return Map(
-        of_both.value,
-        lambda G, needed: of_both.pull_back(G, (*needed, False))[:1],
-        lambda T: reference(T, d),
-    )
+    return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)
 
 
-def _evaluate(T: Tensor, d: Tensor) -> Map:
+def _at_signs(T: Tensor, d: Tensor) -> Map:
+    transform, gradient = _passes(T, d)
+    return Map(transform(), lambda G, _: (gradient(G),), functools.partial(reference, d=d))
+
+
+@where_double
+def evaluate(T: Tensor, d: Tensor) -> Map:
     """Return the transform of (T₁ − T₁ᴴ)/2 and B for plain T = [T₁; B] of shape (..., m, n), m ≥ n."""
-    known = inverse(T)
-    transform: Callable[[], Tensor]
-    gradient: Callable[[Tensor], Tensor]
-    if isinstance(known, ShortInverse):
-        signs = d.numpy()
-        transform = functools.partial(_short_transform, signs, known)
-        gradient = functools.partial(_short_gradient, signs, known)
-    else:
-        transform = functools.partial(_transform, T, d, known)
-        gradient = functools.partial(_gradient, T, d, known)
+    transform, gradient = _passes(T, d)
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
         g_d = ((transform() / d[..., None, :]).conj() * G).sum(dim=-2) if needed[1] else None
-        return gradient(G).to(T.dtype) if needed[0] else None, g_d
+        return gradient(G) if needed[0] else None, g_d
 
     return Map(transform(), pull_back, reference)
 
 
-evaluate = where_double(_evaluate)
+def _passes(T: Tensor, d: Tensor) -> tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]:
+    """Return functions for the transform, and for the gradient with respect to T."""
+    known = inverse(T)
+    if isinstance(known, ShortInverse):
+        parts = d.numpy(), known
+        return functools.partial(_short_transform, *parts), functools.partial(_short_gradient, *parts)
+    return functools.partial(_transform, T, d, known), functools.partial(_gradient, T, d, known)
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
@@ -342,7 +330,7 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
     Z, Y = found
     n = T.shape[-1]
     if Z.dtype != T.dtype:
-        T, G, d = (t.to(Z.dtype) for t in (T, G, d))
+        return _gradient(T.to(Z.dtype), d.to(Z.dtype), found, G.to(Z.dtype)).to(T.dtype)
     if T.shape[-2] == n:
         half = (Z.mH @ G).mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
         return half - half.mH

@@ -64,6 +64,7 @@ rounding.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -80,6 +81,20 @@ _DOUBLINGS = 64
 _NEGLIGIBLE = 1e-12
 # For norms in this range, squares neither overflow nor lose digits to underflow.
 _NORMS = (1e-9, 1e15)
+
+
+class LyapunovCertificate(NamedTuple):
+    """A quadratic form that proves a matrix stable.
+
+    Attributes:
+        form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; in continuous time
+            MW + WᴴM ≤ 2aM. For a diagonal metric M is diagonal, Θ². NaN where none was found.
+        growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
+            Infinite where none was found.
+    """
+
+    form: Tensor
+    growth: Tensor
 
 
 def stable(X: Tensor, radius: float | Tensor = 1.0) -> Tensor:  # (..., 2n, n) -> (..., n, n)
