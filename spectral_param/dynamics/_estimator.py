@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from spectral_param._matrices import Array
-from spectral_param.dynamics._choice.folds import Fold, cut, default_lead, folds_of
+from spectral_param.dynamics._choice.folds import cut, default_lead, folds_of
 from spectral_param.dynamics._choice.numbers import GAIN, STEPS
 from spectral_param.dynamics._choice.order import fit_hidden
 from spectral_param.dynamics._choice.rule import Choice, Ranked, blocks_of, choose, models_of
@@ -69,7 +69,8 @@ class StableLinearModel(Modes, Estimator):
         noise: Where the noise is. ``"process"``: it drives the system; the fit has the least error of one
             step (:func:`fit_stable`). ``"measurement"``: the rows are noisy and the system moves smoothly;
             the fit is over whole recordings, each from a start that is estimated (Askham and Kutz, "Variable
-            projection methods for an optimized dynamic mode decomposition", 2018). ``"both"``: an innovations
+            projection methods for an optimized dynamic mode decomposition", 2018). K is then 0, unless errors
+            of one step say that noise drives the system, too. ``"both"``: an innovations
             model, with a gain K of its own. ``"auto"`` chooses by forecasts of held-out rows; take it for
             forecasts. Without ``states`` it chooses among no change, a drift, each state by itself, and
             process and measurement noise with three ridges each; with ``states``, between measurement and
@@ -127,7 +128,7 @@ class StableLinearModel(Modes, Estimator):
         K_: Gain ``(n, p)`` of the filter.
         offset_: c ``(n,)``, or with hidden states ``(p,)``, of the outputs; zeros without ``offset`` and
             drift.
-        noise_: Where the noise is: ``"process"``, ``"measurement"`` or ``"both"``.
+        noise_: Where the noise is, as K says: ``"process"``, ``"measurement"`` or ``"both"``.
         dead_time_: Rows by which each input acts late, ``(m,)``; None without hidden states.
         feedthrough_: Whether D is fitted.
         states_: Number of hidden states; None without them.
@@ -156,9 +157,9 @@ class StableLinearModel(Modes, Estimator):
             dict of arrays: ``"model"``, ``"no change"``, ``"mean"`` and, where rows repeat after a period,
             ``"one period ago"``. Each is relative to forecasting the mean, so that 1 is no skill; NaN for
             leads longer than the held-out blocks. The forecasts of the model begin as :meth:`forecast` does:
-            at the last row, or with noise in the measurements where the rows of the block before fit best.
-            With ``rank`` the errors include what the projection leaves out. None if no rows, or too few, are
-            held out.
+            at the last row, or after a fit of whole recordings where a filter of the rows of the block before
+            says. With ``rank`` the errors include what the projection leaves out. None if no rows, or too
+            few, are held out.
         n_features_in_: Number of columns of the states.
         feature_names_in_: Names of the columns, if the states were a pandas frame with strings as names.
 
@@ -434,7 +435,7 @@ class StableLinearModel(Modes, Estimator):
         else:
             model = self._of_derivatives(X, Y, U, units)
         residuals = Y - X @ model[0].T - U @ model[1].T - model[2]
-        self._set_measured(model, coordinates, residuals, X.std(axis=0), "process")
+        self._set_measured(model, coordinates, [], units.x, residuals=residuals)
         self._set_held([], [])
 
     def _of_derivatives(self, X: Array, Y: Array, U: Array, units: Units) -> Affine:
@@ -470,31 +471,31 @@ class StableLinearModel(Modes, Estimator):
             require_variation("inputs", inputs)
         lead = self._lead_of(max(map(len, rows))) if chosen or measurement or self.lead is not None else None
         parts, ranked = stacked.scaled(), None
+        measured = coordinates.measured(parts[0][0].shape[1])
         candidate = Candidate(self.baseline, "measurement" if measurement else "process", self.ridge)
         if chosen:
-            # Of the rows stacked for delays only the newest is forecast.
-            n = coordinates.width if self.rank is None else self.rank
             assert lead is not None
-            candidate, ranked = choose(
-                parts, lead, self._bound, self.offset, np.eye(parts[0][0].shape[1])[-n:]
-            )
-        folds, of_folds = self._of_folds(parts, candidate, lead)
+            # Of the rows stacked for delays only the newest is forecast.
+            shown = measured[measured.any(axis=1)]
+            candidate, ranked = choose(parts, lead, self._bound, self.offset, shown)
+        folds = [] if lead is None else folds_of(parts, lead)
+        kept = [Recordings(cut(parts, fold.kept), self._bound, self.offset) for fold in folds]
+        of_folds = models_of(candidate, kept, quick=False)
         model, candidate = self._of_all(stacked, candidate, of_folds)
         A, B, c = stacked.units.restored(*model)
         restored = within(A, self._bound), B, c  # Rounding in badly scaled units may cross the bound.
-        residuals = self._residuals(stacked.parts, restored, candidate)
-        deviation = np.vstack([Y for Y, _ in stacked.parts]).std(axis=0)
-        self._set_measured(restored, coordinates, residuals, deviation, candidate.noise)
+        weight = Recordings(parts, self._bound, self.offset).weight(candidate, model, measured)
+        self._set_measured(restored, coordinates, stacked.parts, stacked.units.x, weight)
         if ranked is not None:
             self._set_choice(ranked, candidate)
         unit = stacked.units.x[-coordinates.width :] if self.rank is None else np.ones(1)
+        # Rows less the mean are C x of the states in their units.
+        newest, C = [Y - self.C_ @ stacked.units.mean_x for Y in stacked.newest], self.C_ * stacked.units.x
         blocks: list[Block] = []
-        for fold, of in zip(folds, of_folds, strict=True):
+        for fold, data, of in zip(folds, kept, of_folds, strict=True):
             assert lead is not None
-            fitted = stacked.units.restored(*of)
-            smooth = candidate.noise == "measurement"
-            rows_of = stacked.parts, stacked.newest
-            blocks += blocks_of(*rows_of, fold, fitted, self.C_, unit, lead, smooth=smooth)
+            weight = data.weight(candidate, of, measured)
+            blocks += blocks_of(parts, newest, fold, of, C, unit, lead, measured, weight)
         self._set_held(blocks, [Y / unit for Y in stacked.newest])
 
     def _doubt_damping(self, rows: list[Array], inputs: list[Array], stacked: Stacked) -> None:
@@ -518,16 +519,6 @@ class StableLinearModel(Modes, Estimator):
             )
             _say([remark], 5)
         return int(self.lead)
-
-    def _of_folds(
-        self, parts: list[Part], candidate: Candidate, lead: int | None
-    ) -> tuple[list[Fold], list[Affine]]:
-        """Return the folds, none without a lead, and the fit of a candidate to each."""
-        if lead is None:
-            return [], []
-        folds = folds_of(parts, lead)
-        kept = [Recordings(cut(parts, fold.kept), self._bound, self.offset) for fold in folds]
-        return folds, models_of(candidate, kept, quick=False)
 
     def _of_all(
         self, stacked: Stacked, candidate: Candidate, of_folds: list[Affine]
@@ -555,10 +546,10 @@ class StableLinearModel(Modes, Estimator):
         if not self.ridge:
             require_samples(X, np.hstack([U, np.ones((len(U), int(self.offset)))]))
 
-    def _residuals(self, parts: list[Part], model: Affine, candidate: Candidate) -> Array:
+    def _residuals(self, parts: list[Part], model: Affine, weight: float | None) -> Array:
         """Return what a step leaves of the states or, with noise in the measurements, whole recordings."""
         A, B, c = model
-        if candidate.noise == "process":
+        if weight is None:
             X, Y, U = pairs_of(parts)
             return Y - X @ A.T - U @ B.T - c
         found = []
@@ -569,23 +560,33 @@ class StableLinearModel(Modes, Estimator):
         return np.vstack(found)
 
     def _set_measured(
-        self, model: Affine, coordinates: Coordinates, residuals: Array, deviation: Array, noise: str
+        self,
+        model: Affine,
+        coordinates: Coordinates,
+        parts: list[Part],
+        scale: Array,
+        weight: float | None = None,
+        residuals: Array | None = None,
     ) -> None:
-        """Set what is known of measured states."""
+        """Set what is known of measured states, whose forecasts begin by a filter of this weight.
+
+        ``residuals`` are what the model leaves of the states, if they are no recordings.
+        """
         A, B, c = model
-        discrete = self.time == "discrete"
-        self.noise_ = noise
         self.components_ = coordinates.components
-        scale = np.where(deviation > 0, deviation, 1.0)
+        step = None if self.time == "discrete" else self.dt
+        system = MeasuredSystem(A, B, c, coordinates, self.input_delays, scale, 0 * A, step, weight)
+        if weight:
+            residuals = np.vstack([system.innovations(Y, U @ B.T + c) for Y, U in parts])
+        elif residuals is None:
+            residuals = self._residuals(parts, model, weight)
         unknowns = len(A) + B.shape[1] + bool(c.any())  # of a row of A, B and c
         covariance = residuals.T @ residuals / max(len(residuals) - unknowns, 1)
-        step = None if discrete else self.dt
-        lags, smooth = self.input_delays, noise == "measurement"
-        self._system = MeasuredSystem(A, B, c, coordinates, lags, scale, covariance, step, smooth)
-        C = self._system.C
-        K = A @ C.T if discrete and not smooth else np.zeros((len(A), len(C)))
+        gain, noise = system.gain(covariance)
+        self._system, C = system._replace(noise=noise), system.C
+        self.noise_ = "process" if weight is None else "both" if weight else "measurement"
         inputs = (B, np.zeros((len(C), B.shape[1]))) if B.shape[1] else (None, None)
-        self._set_fit(A, inputs[0], C, inputs[1], K, c, C @ covariance @ C.T)
+        self._set_fit(A, inputs[0], C, inputs[1], gain, c, C @ covariance @ C.T)
 
     def _set_choice(self, ranked: Ranked, candidate: Candidate) -> None:
         """Set the choice; its arguments give the same fit again."""

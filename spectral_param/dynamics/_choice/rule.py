@@ -6,15 +6,17 @@ Candidates
     AR(1)                each state by itself, without inputs
     process              one step, with the ridges 1e-2, 1e-4, 0 towards zero             (K = A Cᵀ)
     measurement          whole recordings, with the same three, each from the one step,
-                         the ridge before and what several rows tell of later ones        (K = 0)
+                         the ridge before and what several rows tell of later ones, and a
+                         filter for their forecasts                 (K = 0 unless rows say more)
 
 Left out are no change and drift where the radius is below 1, the ridge 0 where rows are fewer than two for
 each state and input, and whole recordings that cost too much, or where one step is exact.
 
 Rule
-    e      the error of the forecasts of each fold, by a fit without it, that begin at measured rows; with
-           K = 0 the larger of this one and that of forecasts from where all rows before fit best
-    score  the weighted mean over the folds of log max(e, 1e-8)
+    e      the error of the forecasts of each fold, by a fit without it, that begin where ``simulate`` does:
+           at a measured row, or with whole recordings where a filter of all rows before says
+    score  the weighted mean over the folds of log max(e, 1e-8); with a filter, of the larger of e and the
+           error of forecasts from one row, since a user may have no more
            without inputs that vary, add log 0.87 to that of no change and drift
     take the least score, and fit it to all rows
 """
@@ -35,7 +37,6 @@ from spectral_param.dynamics._choice.numbers import BASELINE, EXACT, FEW, GAIN, 
 from spectral_param.dynamics._choice.score import (
     Block,
     error_of,
-    estimated_states,
     mean_of,
     origins_of,
     residuals_of,
@@ -43,6 +44,7 @@ from spectral_param.dynamics._choice.score import (
 from spectral_param.dynamics._data.recordings import Part
 from spectral_param.dynamics._fits.measured import Affine, Candidate, Recordings
 from spectral_param.dynamics._fits.measurement import operations
+from spectral_param.dynamics._model.weighed import weighed_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Choice:
     Attributes:
         params: Arguments of :class:`StableLinearModel` that give the same fit of the same data again.
         error: Error of the candidate that was taken on held-out rows, the weighted geometric mean of the
-            folds: relative to forecasting the mean, in the coordinates of ``A_``. None if nothing was held
-            out, as for an order that BIC chose.
+            folds: relative to forecasting the mean, in the coordinates of ``A_``, of forecasts that begin
+            as :meth:`StableLinearModel.forecast` does. None if nothing was held out, as for an order that
+            BIC chose.
         table: The candidates, as scikit-learn's ``cv_results_``: an array for each column. Of measured
             states: ``"baseline"``, ``"noise"``, ``"ridge"``; of hidden ones: ``"noise"``, ``"states"``,
             ``"feedthrough"``, ``"dead_time"`` and ``"bic"``, which chooses the order. Then ``"error"``,
             ``"error of fold i"`` for each fold, ``"score"``, of which the least is taken, and ``"taken"``.
+            The score is from these errors, with whole recordings from those of one row if they are larger.
     """
 
     params: dict[str, Any]
@@ -131,32 +135,50 @@ def choose(
     kept = [Recordings(cut(parts, fold.kept), radius, offset) for fold in folds]
     candidates, exact = candidates_of(parts, radius), False
     errors: dict[Candidate, list[float]] = {}
+    judged: dict[Candidate, list[float]] = {}
     models: dict[Candidate, list[Affine]] = {}
     with steps("noise='auto'", len(candidates) * len(folds), "fit") as progress:
         for candidate in candidates:
             if exact and candidate.noise == "measurement":
                 continue
             models[candidate] = models_of(candidate, kept, before=models, progress=progress)
-            errors[candidate] = errors_of(parts, folds, models[candidate], lead, shown)
-            if candidate.noise == "measurement":
-                smooth = errors_of(parts, folds, models[candidate], lead, shown, smooth=True)
-                errors[candidate] = [max(of) for of in zip(errors[candidate], smooth, strict=True)]
+            filters = [
+                of.weight(candidate, model, shown.T @ shown)
+                for of, model in zip(kept, models[candidate], strict=True)
+            ]
+            errors[candidate] = errors_of(parts, folds, models[candidate], lead, shown, filters)
+            judged[candidate] = errors[candidate]
+            if any(weight is not None for weight in filters):
+                from_one = errors_of(parts, folds, models[candidate], lead, shown, [None] * len(folds))
+                judged[candidate] = [max(of) for of in zip(from_one, errors[candidate], strict=True)]
             exact = exact or max(errors[candidate]) < EXACT
     driven = any(np.ptp(U, axis=0).any() for _, U in parts)
-    ranked = Ranked(errors, [fold.weight for fold in folds], set() if driven else {"no change", "drift"})
+    weights = [fold.weight for fold in folds]
+    ranked = Ranked(errors, weights, set() if driven else {"no change", "drift"}, judged)
     return ranked.best, ranked
 
 
 class Ranked:
-    """Candidates with their error in each fold, and the one of least score."""
+    """Candidates with their error in each fold, and the one of least score.
 
-    def __init__(self, errors: dict[Any, list[float]], weights: list[float], ahead: set[str]) -> None:
+    The score is that of the errors by which they are ``judged``, if these are others.
+    """
+
+    def __init__(
+        self,
+        errors: dict[Any, list[float]],
+        weights: list[float],
+        ahead: set[str],
+        judged: dict[Any, list[float]] | None = None,
+    ) -> None:
+        def mean(error: list[float]) -> float:
+            return float(np.average(np.log(np.maximum(error, EXACT)), weights=weights))
+
         self.errors = errors
-        logs = {of: np.log(np.maximum(error, EXACT)) for of, error in errors.items()}
-        self.means = {of: float(np.average(log, weights=weights)) for of, log in logs.items()}
+        self.means = {of: mean(error) for of, error in errors.items()}
         self.scores = {
-            of: mean + (np.log(BASELINE) if getattr(of, "baseline", None) in ahead else 0.0)
-            for of, mean in self.means.items()
+            of: mean(error) + (np.log(BASELINE) if getattr(of, "baseline", None) in ahead else 0.0)
+            for of, error in (errors if judged is None else judged).items()
         }
         self.best = min(self.scores, key=lambda of: self.scores[of])  # the first of equal ones
 
@@ -180,14 +202,14 @@ def errors_of(
     models: list[Affine],
     lead: int,
     shown: Array,
-    smooth: bool = False,
+    weights: Sequence[float | None],
 ) -> list[float]:
     """Return the error of the forecasts of each fold, about a hundred from each recording."""
     rows = [Y @ shown.T for Y, _ in parts]
-    unit = np.ones(len(shown))
+    unit, measured = np.ones(len(shown)), shown.T @ shown
     return [
-        error_of(blocks_of(parts, rows, fold, model, shown, unit, lead, STARTS, smooth))
-        for fold, model in zip(folds, models, strict=True)
+        error_of(blocks_of(parts, rows, fold, model, shown, unit, lead, measured, weight, STARTS))
+        for fold, model, weight in zip(folds, models, weights, strict=True)
     ]
 
 
@@ -199,14 +221,21 @@ def blocks_of(
     C: Array,
     unit: Array,
     lead: int,
+    measured: Array,
+    weight: float | None,
     starts: int | None = None,
-    smooth: bool = False,
 ) -> list[Block]:
-    """Return forecasts of what was held out by the fit A, B, c with outputs C x, which the rows hold."""
-    mean = mean_of(rows, fold.kept)
+    """Return forecasts of what was held out by the fit A, B, c with outputs C x, which the rows hold.
+
+    With a weight of what is ``measured`` they begin where a filter of the rows of the block before does.
+    """
+    (A, B, c), mean = model, mean_of(rows, fold.kept)
     found = []
     for (i, begin, end), begins in zip(fold.held, origins_of(fold.held, starts), strict=True):
-        x = estimated_states(model, parts[i], begin, begins) if smooth else None
+        x, (Y, U) = None, parts[i]
+        if weight is not None:
+            driven = U[begin : end - 1] @ B.T + c
+            x = weighed_states(A, driven, Y[begin:end], measured, [weight])[0, begins - begin]
         r = residuals_of(model, C, parts[i], rows[i], begins, end, lead, x)
         found.append(Block(rows[i], begins, end, r, mean, unit / fold.weight**0.5))
     return found

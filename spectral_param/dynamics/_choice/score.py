@@ -72,27 +72,6 @@ def residuals_of(
     return found
 
 
-def estimated_states(model: Affine, part: Part, begin: int, begins: Array) -> Array:
-    """Return the states at these rows that fit all rows from ``begin`` on best, ``(origins, n)``.
-
-    With f_k, the response to inputs and constant, x_t = Aᵗ G_t⁻¹ Σ_{k≤t} (Aᵀ)ᵏ (y_k − f_k) + f_t.
-    """
-    (A, B, c), (Y, U) = model, part
-    found = np.empty((len(begins), len(A)))
-    power, G, total, forced, k = np.eye(len(A)), np.zeros_like(A), np.zeros(len(A)), np.zeros(len(A)), begin
-    with np.errstate(over="ignore", invalid="ignore"):
-        for i, origin in enumerate(begins.tolist()):
-            while k <= origin:
-                if k > begin:
-                    power, forced = power @ A, A @ forced + B @ U[k - 1] + c
-                G, total, k = G + power.T @ power, total + (Y[k] - forced) @ power, k + 1
-            try:
-                found[i] = power @ np.linalg.solve(G, total) + forced
-            except np.linalg.LinAlgError:  # powers overflow
-                found[i] = np.inf
-    return found
-
-
 def forecast_errors(blocks: list[Block], period: int | None = None, trivial: bool = True) -> dict[str, Array]:
     """Return e_k of the model and of what needs no model, NaN for leads longer than what was held out.
 

@@ -44,6 +44,17 @@ class Coordinates(NamedTuple):
         stacked = side_by_side(rows, self.delays)
         return stacked if self.components is None else stacked @ self.components.T
 
+    def measured(self, n: int) -> Array:
+        """Return the diagonal matrix of the entries of n that a new row measures: all of a projection."""
+        older = n - self.width if self.components is None else 0
+        return np.diag(np.repeat([0.0, 1.0], [older, n - older]))
+
+    def of_rows(self, covariance: Array) -> Array:
+        """Return the covariance of states whose rows are independent, from that of the newest of them."""
+        if self.components is not None:
+            return covariance
+        return np.kron(np.eye(self.delays), covariance[-self.width :, -self.width :])
+
     def newest(self, states: Array) -> Array:
         """Return the newest row that each state of the model stands for."""
         if self.components is not None:

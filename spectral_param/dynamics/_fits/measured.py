@@ -13,6 +13,7 @@ from spectral_param.dynamics._fits.measurement import Model, Objective, descend,
 from spectral_param.dynamics._fits.process import Pairs
 from spectral_param.dynamics._fits.start import longest_span, starts_of
 from spectral_param.dynamics._model.hidden import Options
+from spectral_param.dynamics._model.weighed import weight_of
 
 Baseline = Literal["no change", "drift", "AR(1)"]
 Affine = tuple[Array, Array, Array]  # A, B, c
@@ -53,6 +54,13 @@ class Recordings:
         aim = Objective(pieces_of(self.parts), self.radius, ridge * self.pairs.unit)
         starts = [*map(self._centred, models), *self.of_pasts]
         return self._affine(descend(aim, starts, steps, gain))
+
+    def weight(self, candidate: Candidate, model: Affine, measured: Array) -> float | None:
+        """Return the weight of the filter that begins a forecast, None where the last row does."""
+        if candidate.noise == "process":
+            return None
+        A, B = self._centred(model)
+        return weight_of(A, [(Y, U @ B.T) for Y, U in self.parts], measured)
 
     @functools.cached_property
     def of_pasts(self) -> list[Model]:

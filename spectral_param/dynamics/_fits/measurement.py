@@ -32,6 +32,7 @@ import numpy as np
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data.recordings import Part
 from spectral_param.dynamics._fits.chart import Chart, levenberg
+from spectral_param.dynamics._model.rollout import gramian
 from spectral_param.dynamics._one_step.eigenvalues import clipped, within
 
 Model = tuple[Array, Array]  # A, B
@@ -62,16 +63,6 @@ def operations(parts: list[Part]) -> float:
     """Return about how many multiplications a Gauss-Newton matrix of these recordings takes."""
     (n, m), rows = (M.shape[1] for M in parts[0]), sum(len(Y) for Y, _ in parts)
     return float(rows) * n * (n * (n + m)) ** 2
-
-
-def gramian(A: Array, h: int) -> Array:
-    """Return G = Σ_{k≤h} (Aᵀ)ᵏ Aᵏ, by doubling."""
-    G, power, done = np.eye(len(A)), A, 1  # G of so many powers, and the next one
-    for bit in bin(h + 1)[3:]:
-        G, power, done = G + power.T @ G @ power, power @ power, 2 * done
-        if bit == "1":
-            G, power, done = G + power.T @ power, power @ A, done + 1
-    return G
 
 
 def moved_states(A: Array, B: Array, pieces: Pieces) -> Array:

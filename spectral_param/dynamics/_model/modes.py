@@ -99,7 +99,7 @@ class Modes(Fitted):
         center = least_squares(np.eye(len(A)) - A, c)
         forced = driven_states(A, np.zeros(len(A)), driven - (center - A @ center))
         states = system.states(rows) - center - forced
-        first = system.estimated(states, 0 * driven, A)[0][0]
+        first = system.first(states, A)
         return least_squares(self._vectors, first.astype(np.complex128)), center, forced
 
     def _set_spectrum(self) -> None:

@@ -18,6 +18,16 @@ def driven_states(A: Array, x: Array, driven: Array) -> Array:
     return X
 
 
+def gramian(A: Array, h: int) -> Array:
+    """Return G = Σ_{k≤h} (Aᵀ)ᵏ Aᵏ, by doubling."""
+    G, power, done = np.eye(len(A)), A, 1  # G of so many powers, and the next one
+    for bit in bin(h + 1)[3:]:
+        G, power, done = G + power.T @ G @ power, power @ power, 2 * done
+        if bit == "1":
+            G, power, done = G + power.T @ power, power @ A, done + 1
+    return G
+
+
 class Noise(NamedTuple):
     """Covariances of a roll-out: Q of what drives each step, R of the outputs C x, P of the first state."""
 

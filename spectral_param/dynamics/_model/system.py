@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,8 @@ from spectral_param._matrices import Array
 from spectral_param.dynamics._data.coordinates import Coordinates
 from spectral_param.dynamics._data.recordings import side_by_side
 from spectral_param.dynamics._model.growth import ReachedBound
-from spectral_param.dynamics._model.rollout import Noise, driven_states
+from spectral_param.dynamics._model.rollout import Noise, driven_states, gramian
+from spectral_param.dynamics._model.weighed import steady, uncertainty, weighed_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +61,12 @@ class MeasuredSystem(NamedTuple):
     c: Array
     coordinates: Coordinates
     lags: int  # rows of inputs side by side, the newest last
-    scale: Array  # of each state: the unit in which an estimated start is the nearest
+    scale: Array  # of each state: the unit in which rows are weighed
     noise: Array  # covariance of what drives a step, or of what is measured
     step: float | None  # for which inputs are held, in continuous time
-    smooth: bool  # whether noise is in the measurements, so that rows before the last say more of the start
+    weight: (
+        float | None
+    )  # of the filter by which rows before the last say more of the start; None: they do not
 
     @property
     def memory(self) -> int:
@@ -90,45 +95,63 @@ class MeasuredSystem(NamedTuple):
         both = scipy.linalg.expm(self.step * np.block([[self.A, np.eye(n)], [np.zeros((n, 2 * n))]]))
         return both[:n, :n], driven @ both[:n, n:].T
 
-    def estimated(self, states: Array, driven: Array, A: Array) -> tuple[Array, Array]:
-        """Return states of a roll-out that fit these successive ones best, and the covariance of the last.
-
-        The first state minimises Σ ‖x̂_k − y_k‖²: x̂_0 = G⁻¹ Σ (Aᵀ)ᵏ (y_k − forced_k), G = Σ (Aᵀ)ᵏAᵏ. The
-        covariance is that for noise of the measurements.
-        """
+    def first(self, states: Array, A: Array) -> Array:
+        """Return the state whose path fits these successive ones best: G⁻¹ Σ (Aᵀ)ᵏ x_k, G = Σ (Aᵀ)ᵏAᵏ."""
         A = A / self.scale[:, None] * self.scale
-        noise = self.noise / self.scale[:, None] / self.scale
-        forced = driven_states(A, np.zeros(len(A)), driven / self.scale)
-        left = states / self.scale - forced
-        power = G = np.eye(len(A))
-        total, spread = left[0], noise
-        for row in left[1:]:
-            power = power @ A
-            G = G + power.T @ power
-            total = total + row @ power
-            spread = spread + power.T @ noise @ power
-        first = np.linalg.solve(G, total)
-        last = np.linalg.solve(G, power.T).T  # Aᵏ G⁻¹
-        P = self.scale[:, None] * (last @ spread @ last.T) * self.scale
-        return (forced + driven_states(A, first, np.zeros_like(left[1:]))) * self.scale, P
+        total, power = 0.0, np.eye(len(A))
+        for row in states / self.scale:
+            total, power = total + row @ power, power @ A
+        return np.linalg.solve(gramian(A, len(states) - 1), total) * self.scale
+
+    def innovations(self, states: Array, driven: Array) -> Array:
+        """Return the errors of one step of the filter, of all states but the first."""
+        return states[1:] - self._weighed(states, driven)[:-1] @ self.A.T - driven
+
+    def gain(self, covariance: Array) -> tuple[Array, Array]:
+        """Return K, and the covariance of the noise for that of what the model leaves of the states.
+
+        That of a filter's innovations is the noise of the measurements times P⁻ + I.
+        """
+        A, C, G = self.A, self.C, self.coordinates.measured(len(self.A))
+        if not self.weight:
+            process = self.weight is None and self.step is None
+            return A @ C.T if process else np.zeros((len(A), len(C))), covariance
+        P = steady(self._scaled, G, self.weight)
+        before = self._scaled @ P @ self._scaled.T + (self.weight + 1) * G
+        noise = self.coordinates.of_rows(covariance * np.trace(G) / np.trace(G @ before))
+        return A @ (self.scale[:, None] * P / self.scale) @ C.T, noise
+
+    @property
+    def _scaled(self) -> Array:
+        return self.A / self.scale[:, None] * self.scale
+
+    def _weighed(self, states: Array, driven: Array) -> Array:
+        """Return x̂ at each row."""
+        assert self.weight is not None
+        G, scale = self.coordinates.measured(len(self.A)), self.scale
+        return weighed_states(self._scaled, driven / scale, states / scale, G, [self.weight])[0] * scale
+
+    def after(self, rows: int) -> Noise:
+        """Return the noise of what follows so many states."""
+        C, G, both = self.C, self.coordinates.measured(len(self.A)), self.scale[:, None] * self.scale
+        if self.weight is None:  # from a known state
+            return Noise(self.A, C, self.noise, np.zeros(()), self.noise)
+        P = both * uncertainty(self._scaled, G, self.weight, rows, self.noise / both)
+        Q = self.weight * (G @ self.noise @ G)
+        # The outputs begin after a step, with noise of their own.
+        return Noise(self.A, C, Q, C @ self.noise @ C.T, self.A @ P @ self.A.T + Q)
 
     def predicted(self, rows: Array, inputs: Array) -> Array:
         """Return what follows each row that has all rows before it that it needs."""
         return self.coordinates.newest(self.states(rows) @ self.A.T + self.driven(inputs[: len(rows)]))
 
-    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Noise | None]:
-        """Return so many rows that follow these, and their noise, None in continuous time."""
+    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Callable[[], Noise] | None]:
+        """Return so many rows that follow these, and what tells their noise, None in continuous time."""
         A, driven = self.of_one_step(self.driven(inputs[: len(rows) - 1 + steps]))
         states = self.states(rows)
         before = len(states) - 1
-        x, P = states[-1], self.noise
-        if self.smooth:
-            fitted, P = self.estimated(states, driven[:before], A)
-            x = fitted[-1] if before else x
+        x = states[-1]
+        if self.weight is not None and before:
+            x = self._weighed(states, driven[:before])[-1]
         mean = self.coordinates.newest(driven_states(A, x, driven[before:])[1:])
-        if self.step is not None:
-            return mean, None
-        if self.smooth:  # The outputs begin after a step, with noise of their own.
-            C = self.C
-            return mean, Noise(A, C, 0 * P, C @ self.noise @ C.T, A @ P @ A.T)
-        return mean, Noise(A, self.C, self.noise, np.zeros(()), self.noise)  # from a known state
+        return mean, None if self.step is not None else functools.partial(self.after, before + 1)

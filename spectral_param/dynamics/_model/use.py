@@ -93,7 +93,8 @@ class Fitted:
         Args:
             x0: State ``(n,)``, or the last measured rows ``(rows, n)``: as many as the larger of ``delays``
                 and ``input_delays``, or more. With noise that drives the system the forecast begins at the
-                last row; with noise in the measurements (K = 0), where it fits all these rows best. With
+                last row; after a fit of whole recordings where a filter of all these rows says, which with
+                noise in the measurements alone (K = 0) is where it fits them best. With
                 hidden states, the last rows of the outputs: the more, the better the filter knows the state;
                 about 20 or twice the number of states suffice where A − KC decays fast.
             steps: Number of states to return.
@@ -251,7 +252,7 @@ class Fitted:
         if interval == "gaussian":
             if noise is None:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
-            half = gaussian(variances(noise, steps), coverage)
+            half = gaussian(variances(noise(), steps), coverage)
         elif self._sizes is None:
             raise ValueError(
                 f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "alike: all rows before a forecast weigh alike, whatever drives the system",
+        "spectral_param/dynamics/_fits/measured.py",
+        "return weight_of(A, [(Y, U @ B.T) for Y, U in self.parts], measured)",
+        "return 0.0",
+        "more_rows",
+    ),
+    Fault(
         "last-row: the inputs of the last measured row are those of the recording",
         "spectral_param/dynamics/_estimator.py",
         "self._end = last.x, last.u[: len(last.x) - 1]",

@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "dropped: the errors that are told leave out what a projection drops",
         "spectral_param/dynamics/_estimator.py",
-        "rows_of = stacked.parts, stacked.newest",
-        "rows_of = stacked.parts, [x @ self.C_.T for x, _ in stacked.parts]",
+        "[Y - self.C_ @ stacked.units.mean_x for Y in stacked.newest]",
+        "[(x - stacked.units.mean_x) @ self.C_.T for x, _ in stacked.parts]",
         "drops",
     ),
     Fault(
@@ -76,8 +76,8 @@ FAULTS = (
     Fault(
         "weights: all folds count alike",
         "spectral_param/dynamics/_choice/rule.py",
-        "np.average(log, weights=weights)",
-        "np.average(log)",
+        "np.average(np.log(np.maximum(error, EXACT)), weights=weights)",
+        "np.average(np.log(np.maximum(error, EXACT)))",
         "says_what_was_taken",
     ),
 )

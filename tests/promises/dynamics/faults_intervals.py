@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "smooth: a forecast begins where it fits all given rows best, whatever drives the system",
         "spectral_param/dynamics/_model/system.py",
-        "        if self.smooth:\n            fitted",
-        "        if True:\n            fitted",
+        "        if self.weight is not None and before:\n            x = self._weighed(",
+        "        if before:\n            x = self._replace(weight=0.0)._weighed(",
         "without_a_say",
     ),
 )

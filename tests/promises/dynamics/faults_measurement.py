@@ -27,7 +27,7 @@ FAULTS = (
     Fault(
         "residue: the noise is that of one step",
         "spectral_param/dynamics/_estimator.py",
-        'if candidate.noise == "process":\n            X, Y, U',
+        "if weight is None:\n            X, Y, U",
         "if True:\n            X, Y, U",
         "hides_from",
     ),

@@ -160,3 +160,51 @@ def test_the_innovations_model_of_states_has_them_as_outputs():
     assert np.abs(model.A_ - A).max() < 0.04 < np.abs(biased.A_ - A).max()
     assert model.states_ is None
     assert np.abs(model.K_).max() < 0.9  # the filter does not take the rows as they are
+
+
+# Rows at which a forecast begins --------------------------------------------------------------------
+
+
+def heated(rows, seed, driving, noise):
+    """Return the measured temperature of a room with a wall, and its heating; the weather drives it, too."""
+    rng = np.random.default_rng(seed)
+    power = np.repeat(rng.uniform(0, 2, -(-rows // 6)), 6)[:rows]
+    room, wall, weather, found = 0.0, 0.0, 0.0, []
+    for heat in power:
+        found.append(room)
+        weather = 0.9 * weather + driving * rng.standard_normal()
+        room, wall = room + 0.3 * (wall - room) + heat - 1 + weather, wall + 0.1 * (room - 2 * wall)
+    return np.array(found)[:, None] + noise * rng.standard_normal((rows, 1)), power[:, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "driving", "noise", "delays"),
+    [
+        ("auto", 0.1, 0.1, 2),
+        ("measurement", 0.1, 0.5, 1),
+        ("auto", 0.0, 0.5, 2),
+        pytest.param("measurement", 0.3, 0.1, 1, marks=pytest.mark.nightly),
+        pytest.param("measurement", 0.2, 0.0, 2, marks=pytest.mark.nightly),
+        pytest.param("auto", 0.3, 0.0, 1, marks=pytest.mark.nightly),
+    ],
+)
+def test_more_rows_to_begin_at_are_no_worse_and_the_error_is_the_one_that_is_told(
+    kind, driving, noise, delays
+):
+    X, U = heated(4800, 1, driving, noise)
+    fitted, lead = 800, 24
+    model = StableLinearModel(noise=kind, delays=delays, lead=lead, offset=True).fit(X[:fitted], U=U[:fitted])
+    begins = np.arange(fitted + 60, len(X) - lead, 36)
+    truth = np.stack([X[s : s + lead] for s in begins])
+    total = np.square(truth - X[:fitted].mean()).sum(axis=(0, 2))
+    errors = []
+    for rows in (delays, 20, 60):
+        found = np.stack([model.simulate(X[s - rows : s], lead, U[s - rows : s + lead]) for s in begins])
+        errors.append(np.sqrt(np.square(found - truth).sum(axis=(0, 2)) / total).mean())
+    assert max(errors[1:]) <= 1.03 * errors[0]
+    assert np.ptp(errors[1:]) <= 0.05 * errors[1]
+    # Some thirty forecasts of the held-out rows are independent: the error of their error is about an eighth.
+    assert model.forecast_error_["model"].mean() == pytest.approx(errors[-1], rel=0.25)
+    if kind == "auto":
+        assert model.choice_.error == pytest.approx(errors[-1], rel=0.25)
+    assert model.K_.any() == (model.noise_ != "measurement")

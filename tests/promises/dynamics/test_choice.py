@@ -281,7 +281,9 @@ def test_the_table_says_what_was_taken_and_why(noise, inputs):
     mean = np.average(logs, axis=0, weights=[1, 1, 1, 3])
     np.testing.assert_allclose(table["error"], np.exp(mean), rtol=1e-12)
     ahead = np.array([0.0 if inputs else np.log(0.87)] * 2 + [0.0] * 7)
-    np.testing.assert_allclose(table["score"], mean + ahead, atol=1e-12)
+    one_step = table["noise"] == "process"
+    np.testing.assert_allclose(table["score"][one_step], (mean + ahead)[one_step], atol=1e-12)
+    assert (table["score"] >= mean + ahead - 1e-12).all()  # From one row a filter knows less.
     (taken,) = np.flatnonzero(table["taken"])
     assert taken == np.argmin(table["score"])
     row = {name: column[taken] for name, column in table.items()}

@@ -24,11 +24,4 @@ FAULTS = (
         "n * (p + self.m)",
         "counts_its_unknowns",
     ),
-    Fault(
-        "forgotten: a state that is estimated forgets what inputs did before",
-        "spectral_param/dynamics/_choice/score.py",
-        "np.linalg.solve(G, total) + forced",
-        "np.linalg.solve(G, total)",
-        "fit_all_rows_before",
-    ),
 )

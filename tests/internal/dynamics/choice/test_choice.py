@@ -7,7 +7,6 @@ from spectral_param.dynamics._choice.rule import choose
 from spectral_param.dynamics._choice.score import (
     Block,
     error_of,
-    estimated_states,
     forecast_errors,
     residuals_of,
 )
@@ -52,23 +51,6 @@ def test_what_overflows_is_infinitely_bad():
     r = residuals_of(model, np.eye(3), (Y, U), Y, np.arange(11), 12, 5)
     assert error_of([Block(Y, np.arange(11), 12, r, np.zeros(3), np.ones(3))]) == np.inf
     assert error_of([Block(Y, np.arange(0), 12, r[:0], np.zeros(3), np.ones(3))]) == np.inf
-
-
-def test_states_that_are_estimated_fit_all_rows_before_best():
-    ((Y, U),) = parts_of(14)
-    rng = np.random.default_rng(2)
-    A, B, c = 0.4 * rng.standard_normal((3, 3)), rng.standard_normal((3, 2)), rng.standard_normal(3)
-    begins = np.array([2, 5, 9])
-    found = estimated_states((A, B, c), (Y, U), 2, begins)
-    for x, origin in zip(found, begins, strict=True):
-        # Least squares for the first state, as a sum over the rows.
-        powers, forced = [np.eye(3)], [np.zeros(3)]
-        for k in range(2, origin):
-            powers.append(A @ powers[-1])
-            forced.append(A @ forced[-1] + B @ U[k] + c)
-        left = Y[2 : origin + 1] - np.array(forced)
-        first = np.linalg.lstsq(np.vstack(powers), left.ravel(), rcond=None)[0]
-        np.testing.assert_allclose(x, powers[-1] @ first + forced[-1], atol=1e-10)
 
 
 # The folds ----------------------------------------------------------------------------------------

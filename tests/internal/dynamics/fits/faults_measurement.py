@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault(
         "doubling: the gramian of an odd number of powers lacks the last",
-        "spectral_param/dynamics/_fits/measurement.py",
+        "spectral_param/dynamics/_model/rollout.py",
         'if bit == "1":',
         'if bit == "2":',
         "gramian",

@@ -6,10 +6,10 @@ from spectral_param.dynamics._fits.measurement import (
     Objective,
     gauss_newton,
     gradient,
-    gramian,
     moved_states,
     pieces_of,
 )
+from spectral_param.dynamics._model.rollout import gramian
 
 SIZES = [1, 2, 3, 4, 7]
 
