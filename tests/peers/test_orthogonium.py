@@ -61,7 +61,7 @@ def test_the_norm_of_a_convolution_is_what_orthogonium_measures() -> None:
 def test_remove_leaves_orthogoniums_parametrizations() -> None:
     network, x = model().eval(), torch.randn(3, 4, 6, 6)
     expected = network(x)
-    with pytest.warns(UserWarning, match="no constraint of this library"):
+    with pytest.warns(UserWarning, match="this library has not registered"):
         sp.remove(network)
     assert not nn.utils.parametrize.is_parametrized(network[5])
     assert nn.utils.parametrize.is_parametrized(network[4])

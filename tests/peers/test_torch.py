@@ -54,6 +54,12 @@ def test_a_constraint_holds_under_every_configuration_of_the_optimizers(case, in
     assert not torch.equal(module.weight, before) or not optimizer.param_groups[0]["lr"]
 
 
+def divides_the_decay(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether decay becomes a part of the gradient, which is then divided entry by entry."""
+    apart = (torch.optim.AdamW, torch.optim.SGD, torch.optim.ASGD, torch.optim.Adafactor, torch.optim.Muon)
+    return not isinstance(optimizer, apart) and not optimizer.param_groups[0].get("decoupled_weight_decay")
+
+
 @pytest.mark.parametrize(("info", "given"), CONFIGURATIONS)
 @pytest.mark.parametrize("make", [sp.ScaledCayley, lambda: sp.SpectralNorm(0.9, "equal")], ids=["Q", "norm"])
 def test_a_weight_is_held_after_the_steps_of_every_configuration(make, info, given) -> None:
@@ -64,7 +70,12 @@ def test_a_weight_is_held_after_the_steps_of_every_configuration(make, info, giv
         with refused("optimizer: expected one whose steps are not differentiated"):
             sp.constrain(layer, "weight", make(), optimizer=optimizer)
         return
-    sp.constrain(layer, "weight", make(), optimizer=optimizer)
+    if make is sp.ScaledCayley and given.kwargs.get("weight_decay") and divides_the_decay(optimizer):
+        with refused("weight_decay", "step='project'"):
+            sp.constrain(layer, "weight", make(), optimizer=optimizer)
+        sp.constrain(layer, "weight", make(), optimizer=optimizer, step="project")
+    else:
+        sp.constrain(layer, "weight", make(), optimizer=optimizer)
     before, G = layer.weight.detach().clone(), torch.randn(5, 5, dtype=DTYPE)
 
     def closure():

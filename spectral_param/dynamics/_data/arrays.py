@@ -52,7 +52,8 @@ def as_array(M: Any, name: str, caller: str, ndim: int = 2) -> Array:
             f"{'(samples, columns), samples as rows' if ndim == 2 else '(n,), one state'}, got "
             f"{kind} of shape {array.shape}.{_remedy(M, name, array.ndim) if ndim == 2 else ''}"
         )
-    return array.astype(np.float64, copy=False)
+    # In one order, since sums in another one round otherwise: a frame gives the same bits as its array.
+    return array.astype(np.float64, order="C", copy=False)
 
 
 def _remedy(M: Any, name: str, ndim: int) -> str:
