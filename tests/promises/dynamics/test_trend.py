@@ -97,11 +97,12 @@ def walks(rows, rng):
 @far
 @pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
 @pytest.mark.parametrize(
-    ("make", "delays", "bound"), [(prices, 1, 1.18), pytest.param(walks, 2, 1.05, marks=pytest.mark.nightly)]
+    ("make", "delays", "bound", "seeds"),
+    [(prices, 1, 1.18, 6), pytest.param(walks, 2, 1.05, 12, marks=pytest.mark.nightly)],
 )
-def test_where_a_drift_is_better_than_no_change_it_is_what_others_have_to_beat(make, delays, bound):
+def test_where_a_drift_is_better_than_no_change_it_is_what_others_have_to_beat(make, delays, bound, seeds):
     rows, lead, ratios = 100, 12, []
-    for seed in range(100, 112):
+    for seed in range(100, 100 + seeds):
         X = make(rows + 60, np.random.default_rng(seed))
         model = StableLinearModel(noise="auto", lead=lead, delays=delays, offset=True).fit(X[:rows])
         rise = np.arange(1, lead + 1)[:, None] * np.diff(X[:rows], axis=0).mean(axis=0)
@@ -135,12 +136,12 @@ def driven_tones(rows, width, rng):
 @far
 @pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting:UserWarning")
 @pytest.mark.parametrize(
-    ("make", "rows", "width", "lead"),
-    [(tones, 150, 4, 10), pytest.param(driven_tones, 140, 8, 8, marks=pytest.mark.nightly)],
+    ("make", "rows", "width", "lead", "seeds"),
+    [(tones, 150, 4, 10, 8), pytest.param(driven_tones, 140, 8, 8, 8, marks=pytest.mark.nightly)],
 )
-def test_slow_oscillations_are_no_levels_that_last(make, rows, width, lead):
+def test_slow_oscillations_are_no_levels_that_last(make, rows, width, lead, seeds):
     ratios = []
-    for seed in range(8):
+    for seed in range(seeds):
         X = make(rows + 120, width, np.random.default_rng(seed))
         model = StableLinearModel(noise="auto", lead=lead, offset=True).fit(X[:rows])
         mean = X[:rows].mean(axis=0)
