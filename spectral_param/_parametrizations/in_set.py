@@ -241,7 +241,7 @@ class InSet(OfWeight):
         return torch.where(distance <= resolution, 0, distance)
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
-        """Return a private copy of a weight, and its matrices; raise if the constraint does not take it."""
+        """Return a copy to try a weight on, and its matrices; raise if the constraint does not take it."""
         check_matrix(W, type(self).__name__, self.least_dims)
         trial: InSet = frozen(self)
         for part in trial.modules():

@@ -212,7 +212,7 @@ class LyapunovForm(Searched, Bounded):
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
-    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
+    def inner(self, W: Tensor, margin: float) -> Tensor:
         """Return (1 - margin) W, in continuous time also shifted to the left."""
         inner = (1 - margin) * W
         if self.abscissa is None:

@@ -188,7 +188,7 @@ class SchurForm(Searched):
         """
         P, S = real_schur(W)
         rounding = max(eps, self._eps_of(W))
-        blocks, excess = self._inside(read_blocks(S, rounding, self.form == "exact"), W, eps)
+        blocks, excess = self._bounded(read_blocks(S, rounding, self.form == "exact"), W, eps)
         blocks, P_originals = self._invert_P(P, blocks, W, rounding)
         self.pairs = blocks.pairs.to(W.device, W.dtype)
         gamma, theta = self._trained_parts(blocks)
@@ -320,7 +320,7 @@ class SchurForm(Searched):
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
         return sign * torch.hypot(blocks.real, blocks.imag), theta
 
-    def _moved_inside(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
+    def _clipped(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
         """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - margin`` of the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
@@ -331,17 +331,17 @@ class SchurForm(Searched):
         factor = torch.where(modulus > self.radius, (1 - margin) * self.radius / modulus, 1)
         return blocks._replace(real=factor * blocks.real, imag=factor * blocks.imag)
 
-    def _inside(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
+    def _bounded(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
         """Return blocks whose image under the map keeps the bounds, and the excess of the given blocks.
 
         The excess is the larger one of two: of an eigenvalue and of the departure, each 0 within rounding.
         """
-        moved = self._moved_inside(blocks)
+        moved = self._clipped(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
         distance = torch.where(blocks.pairs.roll(1, -1), 0, distance)
         outside = distance > self._eigenvalue_tolerance(W, distance, eps)
         excess = torch.where(outside, distance, 0).amax(dim=-1)
-        farther = self._moved_inside(blocks, margin=1 - _INSIDE)
+        farther = self._clipped(blocks, margin=1 - _INSIDE)
         moved = moved._replace(
             real=torch.where(outside, farther.real, moved.real),
             imag=torch.where(outside, farther.imag, moved.imag),

@@ -41,13 +41,13 @@ class Searched(Parametrization):
         """
         eps = self._eps_of(W)
         for margin in _MARGINS:
-            originals, _ = self.search(self.moved_inside(W, margin), eps)
+            originals, _ = self.search(self.inner(W, margin), eps)
             member = self.evaluate(*as_tuple(originals)).value
             if not bool((self.search(member, eps)[1] > 0).any()):
                 break
         return member
 
-    def moved_inside(self, W: Tensor, margin: float) -> Tensor:
+    def inner(self, W: Tensor, margin: float) -> Tensor:
         """Return (1 - margin) W, or another matrix farther inside, for :meth:`near`."""
         return (1 - margin) * W
 
