@@ -21,6 +21,7 @@ DEPENDS = (
     "spectral_param/nn/_delta_product.py",
     "spectral_param/_recurrence/delta.py",
     "spectral_param/_recurrence/delta_chunks.py",
+    "spectral_param/_recurrence/node.py",
     "benchmarks/measures/reflections.py",
 )
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._context import HALF, is_compiled, is_plain, precise, promoted
-from spectral_param._recurrence.delta_chunks import Delta, Tensors, delta_chunked, delta_loop
-from spectral_param._recurrence.delta_compiled import delta_operator
+from spectral_param._recurrence.delta_chunks import delta_chunked, delta_loop
+from spectral_param._recurrence.node import run
+from spectral_param._recurrence.sequence import Tensors
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import whole_number, with_arrays
 
@@ -95,12 +96,12 @@ def _run(tensors: Tensors, chunk: int) -> tuple[Tensor, Tensor]:
     """Run the recurrence by the fastest path that graphs and transforms allow."""
     if tensors[0].shape[1] == 1:
         return delta_loop(*tensors)
-    if is_compiled():
-        return delta_operator(tensors, chunk)
-    given = [t for t in tensors if t is not None]
-    if is_plain(*given) and torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        found: tuple[Tensor, Tensor] = Delta.apply(*tensors, chunk)  # type: ignore[no-untyped-call]
-        return found
+    compiled, given = is_compiled(), [t for t in tensors if t is not None]
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    if compiled or (recorded and is_plain(*given)):
+        y, last = run(tensors, "delta", [chunk], compiled=compiled)
+        assert y is not None
+        return y, last
     return delta_chunked(*tensors, chunk=chunk)
 
 

@@ -26,9 +26,8 @@ rounding error of :math:`k_i^T k_j` acts like an error of the length of k, and e
 each reflection. So keys are normalized, and A and the solution are computed, in double precision where the
 device has it, and the rest in the precision of the inputs.
 
-The fast path is one autograd Function for a sequence. It stores S before each chunk; its backward pass
-computes the rest again. With g the gradient of y, D that of S⁺, and Z the solution of
-:math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
+The forward pass stores S before each chunk; the backward pass computes the rest again. With g the gradient of
+y, D that of S⁺, and Z the solution of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
 
 .. math::
     \bar E &= \mathrm{diag}(β) Z, \qquad \bar A = -\mathrm{tril}(Z U^T, -1), \qquad \bar M = g U^T, \\
@@ -47,12 +46,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param._context import is_wrapped, precise
-from spectral_param._map import differentiated
 from spectral_param._precision import double_device
+from spectral_param._recurrence.sequence import Gradients, Passed, Tensors
 
-# q (B, T, d), k (B, T r, d), v (B, T r, e) or None, β (B, T r), a (B, T) or None, S (B, d, e), of one dtype.
-Tensors = Sequence[Any]
+# The tensors are q (B, T, d), k (B, T r, d), v (B, T r, e) or None, β (B, T r), a (B, T) or None and
+# S (B, d, e), of one dtype.
 
 
 def unit(k: Tensor) -> Tensor:
@@ -245,29 +243,40 @@ def delta_chunked(
     return torch.cat(outputs, dim=1), state
 
 
-def forward(tensors: Tensors, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y, the last state, and the states before the chunks, ``(chunks, B, d, e)``."""
-    starts: list[Tensor] = []
-    y, last = delta_chunked(*tensors, chunk=chunk, starts=starts)
-    return y, last, torch.stack(starts)
+class Plan(NamedTuple):
+    """How to run the recurrence for q, k, v, β, a and S.
 
+    Attributes:
+        chunk: Number of steps that are computed at once.
+    """
 
-def backward(
-    tensors: Tensors, starts: Tensor, grads: Sequence[Tensor | None], chunk: int
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of ``tensors``, given the gradients of y and of the last state; None for None."""
-    q, k, *_, state = tensors
-    parts = slices(q.shape[1], k.shape[1] // q.shape[1], chunk)
-    masks, wide = list(_masks(parts, q, k)), _wide(q)
-    found = [None if t is None else torch.empty_like(t) for t in tensors[:5]]
-    g = q.new_zeros(*q.shape[:2], state.shape[-1]) if grads[0] is None else grads[0]
-    D = torch.zeros_like(state) if grads[1] is None else grads[1]
-    for part, mask, S in zip(reversed(parts), reversed(masks), reversed(starts.unbind()), strict=True):
-        each, D = _chunk_backward(*_cut(tensors, part), S=S, mask=mask, wide=wide, g=g[:, part.steps], D=D)
-        for whole, piece, is_step in zip(found, each, (True, False, False, False, True), strict=True):
-            if whole is not None and piece is not None:
-                whole[:, part.steps if is_step else part.rows] = piece
-    return (*found, D)
+    chunk: int
+
+    def forward(self, tensors: Tensors) -> Passed:
+        """Return y and the last state; and for backward S before each chunk, ``(chunks, B, d, e)``."""
+        starts: list[Tensor] = []
+        y, last = self.reference(*tensors, starts=starts)
+        return y, last, None, torch.stack(starts), None
+
+    def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
+        """Return the gradients of ``tensors``, given the gradients of y and of the last state."""
+        q, k, *_, state = tensors
+        parts = slices(q.shape[1], k.shape[1] // q.shape[1], self.chunk)
+        masks, wide = list(_masks(parts, q, k)), _wide(q)
+        found = [None if t is None else torch.empty_like(t) for t in tensors[:5]]
+        g = q.new_zeros(*q.shape[:2], state.shape[-1]) if grads[0] is None else grads[0]
+        D = torch.zeros_like(state) if grads[1] is None else grads[1]
+        for part, mask, S in zip(reversed(parts), reversed(masks), reversed(kept[1].unbind()), strict=True):
+            cut = _cut(tensors, part)
+            each, D = _chunk_backward(*cut, S=S, mask=mask, wide=wide, g=g[:, part.steps], D=D)
+            for whole, piece, is_step in zip(found, each, (True, False, False, False, True), strict=True):
+                if whole is not None and piece is not None:
+                    whole[:, part.steps if is_step else part.rows] = piece
+        return (*found, D)
+
+    def reference(self, *tensors: Any, starts: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Return y and the last state by operations of autograd; ``starts`` gets S before each chunk."""
+        return delta_chunked(*tensors, chunk=self.chunk, starts=starts)
 
 
 def _chunk_backward(
@@ -344,38 +353,3 @@ def _chunk_backward(
         )
         g_decay = _pulled_to_decays(products, of_products, r)
     return (g_q, g_k, None if v is None else g_v, g_beta, g_decay), g_S
-
-
-class Delta(torch.autograd.Function):
-    """y and the last state."""
-
-    # Without setup_context, which costs 40 microseconds a call; transforms of torch.func see delta_chunked.
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        *tensors, chunk = arguments
-        y, last, starts = forward(tensors, chunk)
-        ctx.chunk = chunk
-        ctx.save_for_backward(*tensors, starts)
-        ctx.set_materialize_grads(False)
-        return y, last
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(g is None for g in grads):
-            return (None,) * 7
-        *tensors, starts = ctx.saved_tensors
-        with precise(tensors[0]):
-            if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
-                return (*reference_backward(tensors, grads, ctx.needs_input_grad[:6], ctx.chunk), None)
-            return (*backward(tensors, starts, grads, ctx.chunk), None)
-
-
-def reference_backward(
-    tensors: Tensors, grads: Sequence[Tensor | None], needs: Sequence[bool], chunk: int
-) -> tuple[Tensor | None, ...]:
-    """Return the same as :func:`backward`, with a graph if grad mode is on."""
-
-    def outputs(*given: Any) -> tuple[Tensor, Tensor]:
-        return delta_chunked(*given, chunk=chunk)
-
-    return differentiated(outputs, tensors, grads, needs)

@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 
     def forward(self, tensors: Tensors) -> Passed:
         """Return all states and the last ones; and for backward all states, moduli and starts."""
-        x, h0, U, W, b = tensors
+        x, h0, U, W, b, *_ = tensors
         n = W.shape[-1]
         steps = Forward(Cell(U, W, b, self.nonlinearity))
         keeps_all = self.keep == "all"
@@ -111,7 +111,7 @@ class Plan(NamedTuple):
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
         """Return the gradients of x, h0, U, W and b that are needed."""
         states, moduli, starts = kept
-        x, h0, U, W, b = tensors
+        x, h0, U, W, b, *_ = tensors
         cell = Cell(U, W, b, self.nonlinearity)
         found = Backward(cell, x, self.longest, needs)
         again = Forward(cell) if self.keep == "starts" else None
@@ -132,7 +132,7 @@ class Plan(NamedTuple):
         return found.x, found.start, g_U, found.weight_hh, found.bias
 
     def reference(
-        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None
+        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
         """Return all states and the last ones by operations of autograd."""
         sizes = [size for segment in self.segments for size in segment.sizes]

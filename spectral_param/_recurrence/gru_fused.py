@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 
     def forward(self, tensors: Tensors) -> Passed:
         """Return all states and the last ones; and for backward all states, (r, z, g), and ν."""
-        a, h, weight, bias, limit = tensors
+        a, h, weight, bias, limit, *_ = tensors
         sizes = self.sizes
         rows, n = a.shape[0], h.shape[-1]
         gates, candidates, states = torch.empty_like(a), a.new_empty(rows, n), a.new_empty(rows, n)
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
         """Return the needed gradients of ``tensors``, given those of all states and of the last states."""
-        _, h0, weight, bias, limit = tensors
+        _, h0, weight, bias, limit, *_ = tensors
         states, gates, ν = kept
         sizes = self.sizes
         rows, n = states.shape
@@ -138,7 +138,7 @@ class Plan(NamedTuple):
         )
 
     def reference(
-        self, a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None
+        self, a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
         """Return all states and the last ones by operations of autograd."""
         return gru_reference(a, h0, weight, bias, limit, self.sizes)

@@ -8,6 +8,7 @@ take minutes to compile.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any, List, Protocol  # noqa: UP035
@@ -16,14 +17,14 @@ import torch
 from torch import Tensor
 
 from spectral_param import _paths
-from spectral_param._context import autocast_off, is_wrapped
+from spectral_param._context import autocast_off, is_wrapped, precise
 from spectral_param._map import differentiated
-from spectral_param._recurrence import fused, gru_fused, short
+from spectral_param._recurrence import delta_chunks, fused, gru_fused, short
 from spectral_param._recurrence.sequence import Cell, Gradients, Passed, Result, Rows, Tensors
 
 
 class Plan(Protocol):
-    """How to run a recurrence over a sequence, for five tensors, of which all but the first may be None."""
+    """How to run a recurrence over a sequence, for at most six tensors; all but the first may be None."""
 
     def forward(self, tensors: Tensors) -> Passed:
         """Return all states, or None; the last state of each sequence; and what is kept for backward."""
@@ -53,12 +54,11 @@ def plan_for(
     """Return how to run a recurrence.
 
     Args:
-        tensors: Of a network with an activation x, h0, U, W and b; of a GRU those of
-            :func:`spectral_param._recurrence.gru.gru`.
-        kind: The name of the activation, or ``"gru"``.
-        sizes: Number of rows of each step.
-        checkpoint_every: See :class:`Rows`; None for a GRU.
-        return_output: Whether all states are returned; True for a GRU.
+        tensors: Of a network with an activation x, h0, U, W and b; of others see their plans.
+        kind: The name of the activation, ``"gru"`` or ``"delta"``.
+        sizes: Number of rows of each step; for ``"delta"`` the number of steps at once.
+        checkpoint_every: See :class:`Rows`; None for others.
+        return_output: Whether all states are returned; True for others.
         differentiable: Whether a gradient is needed.
 
     Returns:
@@ -66,6 +66,8 @@ def plan_for(
     """
     if kind == "gru":
         return gru_fused.Plan(sizes)
+    if kind == "delta":
+        return delta_chunks.Plan(*sizes)
     W = tensors[3]
     in_numpy = (
         sizes[0] * W.shape[-1] <= _paths.NUMPY_STATES
@@ -78,6 +80,11 @@ def plan_for(
     if in_numpy:
         return short.Plan(kind, sizes, return_output)
     return fused.plan_for(tensors, kind, sizes, checkpoint_every, return_output, differentiable)
+
+
+def _around(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Return the context of a backward pass or an operator: reflections need all digits of products."""
+    return precise(like) if isinstance(plan, delta_chunks.Plan) else autocast_off(like)
 
 
 def rnn_fused(cell: Cell, rows: Rows, compiled: bool = False) -> Result:
@@ -101,7 +108,8 @@ def run(
     options = kind, sizes, checkpoint_every, return_output
     with autocast_off(tensors[0]):
         if compiled:
-            output, last, *_ = _recurrence(*tensors, *options, differentiable)
+            nothing = [None] * (6 - len(tensors))
+            output, last, *_ = _recurrence(*tensors, *nothing, *options, differentiable)
             return output if return_output else None, last
         plan = plan_for(tensors, *options, differentiable)
         if not differentiable:
@@ -128,9 +136,10 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
         if all(g is None for g in grads):
-            return (None,) * 6
-        tensors, kept, needs = ctx.saved_tensors[:5], ctx.saved_tensors[5:], ctx.needs_input_grad[:5]
-        with autocast_off(tensors[0]):
+            return (None,) * len(ctx.needs_input_grad)
+        *tensors, states, kept1, kept2 = ctx.saved_tensors
+        kept, needs = (states, kept1, kept2), ctx.needs_input_grad[:-1]
+        with _around(ctx.plan, tensors[0]):
             if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
                 # create_graph=True, so this backward pass will be differentiated; or vmap maps it over many
                 # gradients, which is impossible for in-place steps.
@@ -142,10 +151,11 @@ class _Recurrence(torch.autograd.Function):
 @torch.library.custom_op("spectral_param::recurrence", mutates_args=())
 def _recurrence(
     x: Tensor,
-    h0: Tensor | None,
     p1: Tensor | None,
     p2: Tensor | None,
     p3: Tensor | None,
+    p4: Tensor | None,
+    p5: Tensor | None,
     kind: str,
     sizes: Sequence[int],
     checkpoint_every: int | None,
@@ -153,9 +163,9 @@ def _recurrence(
     differentiable: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all states, the last states, and two tensors for backward."""
-    tensors = (x, h0, p1, p2, p3)
-    with autocast_off(x):
-        plan = plan_for(tensors, kind, list(sizes), checkpoint_every, return_output, differentiable)
+    tensors = (x, p1, p2, p3, p4, p5)
+    plan = plan_for(tensors, kind, list(sizes), checkpoint_every, return_output, differentiable)
+    with _around(plan, x):
         output, last, states, *others = plan.forward(tensors)
     states = output if states is None else states
     states, kept1, kept2 = (x.new_empty(0) if t is None else t for t in (states, *others))
@@ -165,10 +175,13 @@ def _recurrence(
 @_recurrence.register_fake
 def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *tensors, kind, sizes, checkpoint_every, return_output, differentiable = rest
-    h0, _, W, b = tensors
+    h0, _, W, b, S = tensors
     if kind == "gru":
         shape = (x.shape[0], h0.shape[-1])
         return x.new_empty(shape), torch.empty_like(h0), torch.empty_like(x), x.new_empty(shape)
+    if kind == "delta":
+        y, chunks = x.new_empty(*x.shape[:2], S.shape[-1]), -(-x.shape[1] // sizes[0])
+        return y, S.new_empty(S.shape), S.new_empty(chunks, *S.shape), x.new_empty(0)
     n, rows = W.shape[-1], x.shape[0]
     keeps_all = differentiable and checkpoint_every is None
     has_moduli = keeps_all and b is not None and kind == "modrelu" and x.is_complex()
@@ -185,10 +198,11 @@ def _(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @torch.library.custom_op("spectral_param::recurrence_backward", mutates_args=())
 def _recurrence_backward(
     x: Tensor,
-    h0: Tensor | None,
     p1: Tensor | None,
     p2: Tensor | None,
     p3: Tensor | None,
+    p4: Tensor | None,
+    p5: Tensor | None,
     states: Tensor,
     kept1: Tensor,
     kept2: Tensor,
@@ -201,40 +215,40 @@ def _recurrence_backward(
     return_output: bool,
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
     """Return the gradients of the tensors that need one."""
-    tensors = (x, h0, p1, p2, p3)
+    tensors = (x, p1, p2, p3, p4, p5)
     kept = [t if t.ndim > 1 else None for t in (states, kept1, kept2)]
-    with autocast_off(x):
-        plan = plan_for(tensors, kind, list(sizes), checkpoint_every, return_output)
+    plan = plan_for(tensors, kind, list(sizes), checkpoint_every, return_output)
+    with _around(plan, x):
         found = plan.backward(tensors, kept, (g_states, g_last), needs)
-    return [g for g, needed in zip(found, needs, strict=True) if needed and g is not None]
+    return [g for g, needed in zip(found, needs, strict=False) if needed and g is not None]
 
 
 @_recurrence_backward.register_fake
 def _(*arguments: Any) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in itertools.compress(arguments[:5], arguments[10]) if t is not None]
+    return [t.new_empty(t.shape) for t in itertools.compress(arguments[:6], arguments[11]) if t is not None]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *ctx.options, _ = inputs[5:]
+    *ctx.options, _ = inputs[6:]
     states, _, *others = output
     ctx.mark_non_differentiable(*others)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:5], states, *others)
+    ctx.save_for_backward(*inputs[:6], states, *others)
 
 
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> Gradients:
-    nothing = (None,) * 10
+    nothing = (None,) * 11
     if g_states is not None and g_states.ndim < 2:
         g_states = None  # The empty tensor stands for states that were not stored.
     if g_states is None and g_last is None:
         return nothing
-    tensors, needs = ctx.saved_tensors[:5], ctx.needs_input_grad[:5]
+    tensors, needs = ctx.saved_tensors[:6], ctx.needs_input_grad[:6]
     if torch.is_grad_enabled():
-        reference = plan_for(tensors, *ctx.options).reference
-        with autocast_off(tensors[0]):
-            return (*differentiated(reference, tensors, (g_states, g_last), needs), *nothing[5:])
+        plan = plan_for(tensors, *ctx.options)
+        with _around(plan, tensors[0]):
+            return (*differentiated(plan.reference, tensors, (g_states, g_last), needs), *nothing[6:])
     found = iter(_recurrence_backward(*ctx.saved_tensors, g_states, g_last, needs, *ctx.options))
-    return (*(next(found) if needed else None for needed in needs), *nothing[5:])
+    return (*(next(found) if needed else None for needed in needs), *nothing[6:])
 
 
 _recurrence.register_autograd(_backward, setup_context=_setup_context)

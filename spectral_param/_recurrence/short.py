@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
     def forward(self, tensors: Tensors) -> Passed:
         """Return all states and the last ones; and for backward all states."""
-        x, h0, U, W, b = tensors
+        x, h0, U, W, b, *_ = tensors
         sizes = self.sizes
         # The rows of a step are first U x_t and then, in place, h_t.
         h = x.clone(memory_format=torch.contiguous_format) if U is None else torch.mm(x, U.mT)
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
         """Return the gradients of x, h0, U, W and b that are needed."""
-        x, h0, U, W, b = tensors
+        x, h0, U, W, b, *_ = tensors
         h, sizes, nonlinearity = kept[0], self.sizes, self.nonlinearity
         g_states, g_last = grads
         # First G_t, then δ_t.
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
         )
 
     def reference(
-        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None
+        self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
         """Return all states and the last ones by operations of autograd."""
         return rnn_reference(Cell(U, W, b, cast("Named", self.nonlinearity)), Rows(x, h0, self.sizes))

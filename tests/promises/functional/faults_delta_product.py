@@ -49,7 +49,7 @@ FAULTS = (
     ),
     Fault(
         "constant-states: a second derivative takes the stored states for constants",
-        CHUNKS,
+        "spectral_param/_recurrence/node.py",
         "if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):",
         "if any(g is not None and is_wrapped(g) for g in grads):",
         "second_order",

@@ -57,7 +57,15 @@ def test_the_operators_keep_their_promises() -> None:
     x, h0, U, W, b = arguments(torch.float64, [3, 3, 2], "modrelu")
     operator = torch.ops.spectral_param.recurrence.default
     for every, wants_all, h in ((None, True, h0), (2, False, None)):
-        torch.library.opcheck(operator, (x, h, U, W, b, "modrelu", [3, 3, 2], every, wants_all, True))
+        torch.library.opcheck(operator, (x, h, U, W, b, None, "modrelu", [3, 3, 2], every, wants_all, True))
+
+    def leaf(*shape):
+        return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    gru = leaf(8, 6), leaf(3, 2), leaf(6, 2), leaf(2), leaf(2), None, "gru", [3, 3, 2]
+    delta = leaf(2, 5, 3), leaf(2, 10, 3), None, leaf(2, 10), leaf(2, 5), leaf(2, 3, 4), "delta", [2]
+    for given in (gru, delta):
+        torch.library.opcheck(operator, (*given, None, True, True))
 
 
 def test_compiled_recurrence_without_gradients_is_the_same() -> None:
