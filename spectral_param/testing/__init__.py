@@ -54,6 +54,7 @@ from spectral_param.testing._sets import (
     check_rejects_outside,
     check_right_inverse,
     check_set,
+    check_tangent,
 )
 from spectral_param.testing._suite import (
     CHECKS,
@@ -114,6 +115,7 @@ __all__ = [
     "check_right_inverse",
     "check_set",
     "check_state_dict",
+    "check_tangent",
     "check_to",
     "check_torch_func",
     "check_write_during_a_read",

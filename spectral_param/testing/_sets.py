@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -182,6 +183,38 @@ def _put_back(case: Case, W: Tensor) -> Tensor | None:
     module.weight.grad = torch.zeros_like(W)
     optimizer.step()
     return module.weight.detach()
+
+
+def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
+    """``tangent`` is the orthogonal projection of changes on the tangent space of the set.
+
+    It is linear, idempotent and self-adjoint, with the active parts of the boundary and with all. A change
+    along the set by t leaves the set by t², and a normal one by about as much as it is long.
+    """
+    constraint: Any = list_of(holder(case, case.member(shape, dtype)))[0]
+    W = constraint.near(constraint._split(case.member(shape, dtype)))
+    D, E = (torch.randn_like(W) for _ in range(2))
+    limit = 100 * tolerance(dtype, max(W.shape[-2:]))
+
+    def inner(X: Tensor, Y: Tensor) -> float:
+        return float((X.conj() * Y).real.sum())
+
+    for active in (None, constraint.active(W, D)):
+        P, Q = (constraint.tangent(W, X, active) for X in (D, E))
+        what = "tangent" if active is None else "tangent with active parts"
+        assert_close(constraint.tangent(W, P, active), P, limit, f"{what} of a tangent")
+        assert_close(constraint.tangent(W, D + 2 * E, active), P + 2 * Q, limit, f"{what} of a sum")
+        error = abs(inner(P, E) - inner(D, Q))
+        assert error <= limit * W.numel(), f"{what}: expected a self-adjoint projection, got {error:.3g} off"
+    P = constraint.tangent(W, D)
+    along, across = (
+        [float(constraint.outside(W + t * X, 0.0)[0].abs().max()) for t in (1e-3, 1e-4)]
+        for X in (P, D - P)
+    )
+    assert along[1] <= 0.02 * along[0] + limit, f"tangent: expected to leave the set by squares, got {along}"
+    moved = 1e-4 * largest_entry(D - P)
+    missing = moved > limit and across[1] < 1e-3 * moved and constraint.active(W, D) is None
+    assert not missing, "tangent: expected all changes along the set, got some that are taken out"
 
 
 #: Weights of which no multiple may be in the set; they are members, or stay as they are.

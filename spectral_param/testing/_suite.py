@@ -34,6 +34,7 @@ from spectral_param.testing._sets import (
     check_rejects_outside,
     check_right_inverse,
     check_set,
+    check_tangent,
 )
 from spectral_param.testing._use import (
     LAYERS,
@@ -71,6 +72,11 @@ def _with_originals(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 def _in_double_precision(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
     return dtype in (torch.float64, torch.complex128)
+
+
+def _with_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
+    has_one = getattr(case.make(shape), "has_tangent", False)
+    return has_one and case.recovers and _in_double_precision(case, shape, dtype)
 
 
 def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
@@ -148,6 +154,7 @@ CHECKS: tuple[Check, ...] = (
     _check(check_projection, "dtype mode", _with_outside),
     _check(check_set, "mode once", _with_start),
     _check(check_any_size, "mode once", _with_originals),
+    _check(check_tangent, "dtype mode few", _with_tangent),
     _check(check_paper_start, "gates", _with_start),
     _check(check_rejects_outside, "mode", _with_outside),
     _check(check_constraint_holds, "dtype mode"),
