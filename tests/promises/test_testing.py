@@ -402,3 +402,32 @@ def test_check_of_ones_own_constraint_looks_at_each_matrix_of_a_batch() -> None:
     )
     with pytest.raises(AssertionError, match="expected a violation <="):
         sp.testing.check_projection(case, (2, 4, 4), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("tangent", "words"),
+    [
+        (lambda W, D: 0.5 * (D - D.mT) / 2, "of a tangent"),
+        (lambda W, D: D, "by squares"),
+        (lambda W, D: 0 * D, "between members"),
+        (lambda W, D: (D - D.mT).triu(1) - (D - D.mT).triu(1).mT, "of a tangent"),
+        (lambda W, D: D.triu(1) - D.triu(1).mT, "self-adjoint"),
+    ],
+)
+def test_a_wrong_tangent_is_found(tangent, words) -> None:
+    class Wrong(Skew):
+        def tangent(self, W, D, active=None):
+            return tangent(W, D)
+
+    with pytest.raises(AssertionError, match=words):
+        testing.check_tangent(wrong(Wrong), (4, 4), torch.float64)
+
+
+def test_a_right_tangent_passes() -> None:
+    class Right(Skew):
+        def tangent(self, W, D, active=None):
+            return (D - D.mT) / 2
+
+    testing.check_tangent(wrong(Right), (4, 4), torch.float64)
+    assert "tangent" in {str(trial.check) for trial in testing.conformance(wrong(Right))}
+    assert "tangent" not in {str(trial.check) for trial in testing.conformance(SKEW)}

@@ -551,39 +551,3 @@ def test_a_sparse_gradient_is_refused() -> None:
     module["weight"].grad = torch.randn(6, 4).to_sparse()
     with refused("weight: expected a dense gradient, got a sparse one"):
         optimizer.step()
-
-
-# The projection on the tangent space ----------------------------------------------------------------------
-
-SETS: dict[str, Callable[[], sp.Parametrization]] = {
-    "orthonormal": sp.ScaledCayley,
-    "sphere": lambda: sp.FrobeniusNorm(3.0),
-    "rows": lambda: sp.FrobeniusNorm(3.0, dim=0),
-    "ball": lambda: sp.FrobeniusNorm(3.0, "at_most"),
-    "norm": lambda: sp.SpectralNorm(0.5),
-}
-
-
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(("shape", "dtype"), [((7, 4), torch.float64), ((3, 5, 5), torch.complex128)])
-def test_the_projection_on_the_tangent_space(name, shape, dtype) -> None:
-    constraint = SETS[name]()
-    # A slice is a matrix of one row.
-    shape = (*shape[:-1], 1, shape[-1]) if name == "rows" else shape
-    W = constraint.near(5 * torch.randn(shape, dtype=dtype))
-    D, E = torch.randn(2, *shape, dtype=dtype)
-    limit = 1e-12
-
-    def inner(X: Tensor, Y: Tensor) -> Tensor:
-        return (X.conj() * Y).real.sum()
-
-    for active in (None, constraint.active(W, D)):
-        P, Q = (constraint.tangent(W, X, active) for X in (D, E))
-        assert (constraint.tangent(W, P, active) - P).abs().max() <= limit
-        assert (inner(P, E) - inner(D, Q)).abs() <= 100 * limit
-        assert (constraint.tangent(W, D + 2 * E, active) - P - 2 * Q).abs().max() <= limit
-    # A small change along the set leaves it by squares.
-    P = constraint.tangent(W, D)
-    out = [constraint.outside(W + t * P, 1e-16)[0].max() for t in (1e-3, 1e-4)]
-    assert out[1] <= 0.02 * out[0] + 1e-12
-    assert out[0] <= 1e-3 * P.abs().max() * W.shape[-1]
