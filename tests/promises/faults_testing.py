@@ -31,4 +31,11 @@ FAULTS = (
         "assert min(shape[-2:]) == 1 or largest >= 0",
         "zeros",
     ),
+    Fault(
+        "along a set: a tangent may leave the set as fast as any change",
+        "spectral_param/testing/_sets.py",
+        "assert along[1] <= 0.02 * along[0] + limit",
+        "assert along[1] <= along[0] + limit",
+        "wrong_tangent",
+    ),
 )
