@@ -29,6 +29,7 @@ from spectral_param.dynamics._data.remarks import (
     no_better,
     remark_on_damping,
     remarks_on_columns,
+    remarks_on_few,
     remarks_on_inputs,
     remarks_on_most,
     remarks_on_pairs,
@@ -497,6 +498,9 @@ class StableLinearModel(Modes, Estimator):
             weight = data.weight(candidate, of, measured)
             blocks += blocks_of(parts, newest, fold, of, C, unit, lead, measured, weight)
         self._set_held(blocks, [Y / unit for Y in stacked.newest])
+        if self.forecast_error_ is not None and (self.delays > 1 or self.input_delays > 1):
+            states = max(len(Y) for Y, _ in parts), max(map(len, rows))
+            _say(remarks_on_few(*states, self.forecast_error_["model"]), 4)
 
     def _doubt_damping(self, rows: list[Array], inputs: list[Array], stacked: Stacked) -> None:
         """Note for the damping whether some of the stacked states hold noise alone."""

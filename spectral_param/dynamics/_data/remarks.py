@@ -125,6 +125,18 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     ]
 
 
+def remarks_on_few(states: int, rows: int, error: Array) -> list[str]:
+    """Return what to say where delays leave so few states of the rows that most leads have no error."""
+    lead, known = len(error), int(np.isfinite(error).sum())
+    if 2 * known >= lead:
+        return []
+    return [
+        f"the delays leave {states} states of {rows} rows, too few to check forecasts of more than {known} "
+        f"of {lead} steps: forecast_error_ is NaN for the others. Pass fewer delays, as many as a third of the "
+        "rows, or record more."
+    ]
+
+
 def remark_on_damping(n: int, above: int) -> str:
     """Return what to say of the damping of n stacked states, of which so many hold more than noise."""
     return (
