@@ -33,6 +33,7 @@ from spectral_param.dynamics._data.remarks import (
     remarks_on_inputs,
     remarks_on_most,
     remarks_on_pairs,
+    remarks_on_rest,
     remarks_on_shortfall,
     require_variation,
 )
@@ -402,8 +403,8 @@ class StableLinearModel(Modes, Estimator):
             _say(remarks_on_most(found.most), 4)
         if (share := found.shortfall) > SHORT and found.most is None:
             _say(remarks_on_shortfall(share, order.states, self.states == "auto", order.noise), 4)
-        self._set_held(found.blocks, [r.x for r in recordings])
-        if m and self.forecast_error_ is not None:
+        telling = self._set_held(found.blocks, [r.x for r in recordings])
+        if m and telling and self.forecast_error_ is not None:
             error = self.forecast_error_["model"]
             through = both or bool(self.feedthrough)
             _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays, through), 4)
@@ -497,7 +498,7 @@ class StableLinearModel(Modes, Estimator):
             assert lead is not None
             weight = data.weight(candidate, of, measured)
             blocks += blocks_of(parts, newest, fold, of, C, unit, lead, measured, weight)
-        self._set_held(blocks, [Y / unit for Y in stacked.newest])
+        self._set_held(blocks, stacked.newest, unit)
         if self.forecast_error_ is not None and (self.delays > 1 or self.input_delays > 1):
             states = max(len(Y) for Y, _ in parts), max(map(len, rows))
             _say(remarks_on_few(*states, self.forecast_error_["model"]), 4)
@@ -609,16 +610,22 @@ class StableLinearModel(Modes, Estimator):
         predictor = spectral_radius(A - K @ C)
         self.fit_ = SystemFit(A, B, C, D, K, c, noise, self._bound, reached, predictor, self.time)
 
-    def _set_held(self, blocks: list[Block], rows: list[Array]) -> None:
-        """Set what is known from forecasts of rows that were held out."""
+    def _set_held(self, blocks: list[Block], rows: list[Array], unit: Array | float = 1.0) -> bool:
+        """Set what is known from forecasts of rows that were held out; return whether they tell much."""
         self.forecast_error_, self._sizes, self.period_ = None, None, self.period if blocks else None
         if blocks:
             if self.period is None:
-                self.period_ = period_of(rows)
+                self.period_ = period_of([Y / unit for Y in rows])
             self.forecast_error_ = forecast_errors(blocks, self.period_)
-            _say(no_better(self.forecast_error_), 5)
+            each = [forecast_errors([block], self.period_) for block in blocks]
+            resting = remarks_on_rest(
+                [of.rows[of.begins[0] : of.end] for of in blocks if len(of.begins)], rows
+            )
+            _say(resting or no_better(self.forecast_error_, each), 5)
             self._sizes = np.abs(np.concatenate([block.residuals for block in blocks]))
             self._sizes.sort(axis=0)  # unknown ones last
+            return not resting
+        return False
 
 
 def _is(value: object, values: tuple[object, ...]) -> bool:

@@ -4,6 +4,20 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "rest: rows at rest judge a fit of what moves",
+        "spectral_param/dynamics/_data/remarks.py",
+        "    if share >= _REST:\n",
+        "    if True:\n",
+        "at_rest_do_not",
+    ),
+    Fault(
+        "one-block: a single block says that no change is better",
+        "spectral_param/dynamics/_data/remarks.py",
+        " and np.nanmedian(worse[name]) < 0",
+        "",
+        "one_block",
+    ),
+    Fault(
         "unheard: a block is held out whose inputs were not seen in the others",
         "spectral_param/dynamics/_choice/folds.py",
         "return found if len(found) > 1 else folds",

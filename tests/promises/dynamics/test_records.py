@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.signal import lfilter
 
 from spectral_param.dynamics import StableLinearModel
 
@@ -303,3 +304,49 @@ def test_the_remedy_of_damping_with_delays_works(frequencies, damping, sensors, 
     at = modes_of(model, frequencies)
     assert (np.abs(model.damping_ratios_[at] - damping) <= 4 * model.damping_ratio_errors_[at]).all()
     assert np.abs(model.damping_ratios_[at] / damping - 1).max() < 0.25
+
+
+# What a warning says of held-out rows ----------------------------------------------------------------
+
+
+def shaken(rows, seed, before=0, after=0):
+    """Return the motion of a building, with the noise of its sensor, and the ground that shakes it."""
+    rng, t = np.random.default_rng(seed), 0.02 * np.arange(rows)
+    shape = (t / 2) ** 2 * np.exp(-(t - 2) / 1.5)
+    U = np.concatenate([np.zeros(before), shape * rng.standard_normal(rows), np.zeros(after)])
+    Y = np.zeros(len(U))
+    for w, damping, part in ((20.0, 0.05, 1.0), (45.0, 0.05, 0.4)):
+        r, angle = np.exp(-damping * w * 0.02), 0.02 * w * np.sqrt(1 - damping**2)
+        Y = Y + part * lfilter([0, 1, -1], [1, -2 * r * np.cos(angle), r * r], U)
+    return (Y + 1e-3 * Y.std() * rng.standard_normal(len(Y)))[:, None], U[:, None], Y
+
+
+def test_rows_at_rest_do_not_judge_a_fit():
+    Y, U, _ = shaken(500, 1, 1400, 800)
+    with pytest.warns(UserWarning, match="hardly move") as said:
+        model = StableLinearModel(states=4, lead=50).fit(Y, U=U)
+    assert len(said) == 1  # and not that the inputs explain little
+    again, ground, truth = shaken(500, 2)
+    found = model.simulate(again[:20], 480, ground)[:, 0]
+    assert np.linalg.norm(found - truth[20:]) < 0.2 * np.linalg.norm(truth[20:])
+    # The remedy, in silence: recordings that all move.
+    several = [shaken(500, seed) for seed in (3, 4, 5)]
+    better = StableLinearModel(states=4, lead=50).fit([Y for Y, *_ in several], U=[U for _, U, _ in several])
+    assert better.forecast_error_["model"].mean() < 0.05
+
+
+def test_one_block_does_not_judge_a_fit():
+    """A jump is best followed by no change; on all other rows the fit is better."""
+    for seed in range(3):
+        rng, x, X = np.random.default_rng(seed), 0.0, []
+        for _ in range(1400):
+            x = 0.6 * x + rng.standard_normal()
+            X.append(x)
+        X = np.array(X)[:, None]
+        X[120:140] += 60.0
+        model = StableLinearModel(lead=5).fit(X[:400])  # in silence
+        assert model.forecast_error_["model"].mean() > 1.3 * model.forecast_error_["no change"].mean()
+        begins = np.arange(400, 1390, 5)
+        truth = np.stack([X[s + 1 : s + 6] for s in begins])
+        found = np.stack([model.simulate(X[s], 5) for s in begins])
+        assert np.linalg.norm(found - truth) < 0.97 * np.linalg.norm(X[begins][:, None] - truth)
