@@ -147,6 +147,15 @@ def remark_on_damping(n: int, above: int) -> str:
     )
 
 
+def remark_on_states(share: float) -> str:
+    """Return what to say where a regression on a longer past has errors of one step smaller by this share."""
+    return (
+        f"a regression on a longer past predicts a step with errors {share:.0%} smaller: the rows are no "
+        "states, as accelerations alone are not, or noisy. Frequencies and damping are then far off. Pass "
+        "states='auto', which finds the number of states and has damping_ratio_errors_."
+    )
+
+
 def remarks_on_most(states: int | None) -> list[str]:
     """Return what to say where the most states were taken that were tried."""
     if states is None:
@@ -159,15 +168,13 @@ def remarks_on_most(states: int | None) -> list[str]:
 
 def remarks_on_shortfall(share: float, states: int, chosen: bool, noise: str) -> list[str]:
     """Return what to say where a regression leaves errors of one step that are smaller by this share."""
-    remedies = [
-        *([] if chosen else ["states='auto'"]),
-        "more states=",
-        *([] if noise == "both" else ["noise='both'"]),
-    ]
+    remedies = ["more states=" if chosen else "states='auto' or more states="]
+    if noise == "measurement":  # Where noise drives the system, no number of states is enough.
+        remedies = ["noise='both'", f"{remedies[0]} if that says so again"]
     return [
         f"a regression on a longer past predicts a step with errors {share:.0%} smaller than this fit of "
         f"{states} states with noise={noise!r}, which misses a part of what the rows say. Pass "
-        f"{' or '.join(remedies)}."
+        f"{', and '.join(remedies)}."
     ]
 
 
@@ -187,12 +194,13 @@ def remarks_on_rest(held: list[Array], rows: list[Array]) -> list[str]:
     ]
 
 
-def no_better(errors: dict[str, Array], each: list[dict[str, Array]]) -> list[str]:
+def no_better(errors: dict[str, Array], each: list[dict[str, Array]], past: bool) -> list[str]:
     """Return what to say where a forecast without a model has a smaller error, overall and in most blocks.
 
     Args:
         errors: Of the model and of what needs none, by lead.
         each: The same of each block.
+        past: Whether the fit knows of rows before the last.
     """
 
     def mean(of: dict[str, Array], name: str) -> float:
@@ -200,11 +208,14 @@ def no_better(errors: dict[str, Array], each: list[dict[str, Array]]) -> list[st
 
     means = {name: mean(errors, name) for name in errors if np.isfinite(errors[name]).any()}
     worse = {name: [mean(of, name) * _CHANCE - mean(of, "model") for of in each] for name in means}
+    more = "Pass a smaller lead= where the recording is short."
+    if not past:
+        more = "Pass delays= or states='auto' where a row is no state, or a smaller lead= for few rows."
     said = {"mean": "the mean", "one period ago": "what was one period ago"}
     return [
         f"forecasting {said.get(name, name)} is better on the rows held out: an error of {value:.3g}, the "
         f"model's is {means['model']:.3g}. The errors are those of models that were fitted without these "
-        "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
+        f"rows, over lead= steps: see forecast_error_. {more}"
         for name, value in means.items()
         if _CHANCE * value < means.get("model", 0.0) and np.nanmedian(worse[name]) < 0
     ]

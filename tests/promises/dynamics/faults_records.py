@@ -4,6 +4,20 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "no-states: rows that are no states are fitted as such without a word",
+        "spectral_param/dynamics/_estimator.py",
+        "        if share > SHORT:\n            self._doubts",
+        "        if share > 1:\n            self._doubts",
+        "are_no_states",
+    ),
+    Fault(
+        "lead-alone: of rows that are no states a smaller lead is asked for alone",
+        "spectral_param/dynamics/_data/remarks.py",
+        "    if not past:\n",
+        "    if False:\n",
+        "lead_that",
+    ),
+    Fault(
         "rest: rows at rest judge a fit of what moves",
         "spectral_param/dynamics/_data/remarks.py",
         "    if share >= _REST:\n",

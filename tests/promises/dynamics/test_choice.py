@@ -143,6 +143,7 @@ def test_columns_that_hardly_vary_or_lie_far_from_zero_are_named():
     StableLinearModel(offset=True).fit(far)  # the remedy, in silence
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # no states
 def test_a_season_stands_beside_no_change():
     rng = np.random.default_rng(1)
     shape = np.cumsum(rng.standard_normal((12, 2)), axis=0)
