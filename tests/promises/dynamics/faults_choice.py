@@ -11,7 +11,7 @@ FAULTS = (
         "nearly_fill",
     ),
     Fault(
-        "unsaid: that most leads have no error is not said",
+        "unknown-leads: that most leads have no error is not said",
         "spectral_param/dynamics/_data/remarks.py",
         "if 2 * known >= lead:",
         "if True:",

@@ -18,7 +18,7 @@ FAULTS = (
         "lead_that",
     ),
     Fault(
-        "rest: rows at rest judge a fit of what moves",
+        "at-rest: rows at rest judge a fit of what moves",
         "spectral_param/dynamics/_data/remarks.py",
         "    if share >= _REST:\n",
         "    if True:\n",
