@@ -28,16 +28,20 @@ from spectral_param.dynamics._data.remarks import (
     nearly_unexplained,
     no_better,
     remark_on_damping,
+    remark_on_states,
     remarks_on_columns,
+    remarks_on_few,
     remarks_on_inputs,
     remarks_on_most,
     remarks_on_pairs,
+    remarks_on_rest,
     remarks_on_shortfall,
     require_variation,
 )
-from spectral_param.dynamics._fits.check import SHORT
+from spectral_param.dynamics._fits.check import SHORT, shortfall
 from spectral_param.dynamics._fits.measured import Affine, Baseline, Candidate, Recordings
 from spectral_param.dynamics._fits.measurement import Pieces, moved_states
+from spectral_param.dynamics._fits.start import longest_span
 from spectral_param.dynamics._model.hidden import HiddenSystem, Options
 from spectral_param.dynamics._model.modes import Modes
 from spectral_param.dynamics._model.protocol import Estimator
@@ -47,6 +51,11 @@ from spectral_param.dynamics._one_step.fit import Time, bound_of, fit_stable, re
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
+_WIDE = (
+    10  # States from which on it is not asked whether they are states: a regression on their past is long.
+)
+_FEW_ROWS = 50  # Rows from which on it is asked.
+_MUCH = 0.5  # Share by which a longer past has to be better where this is said without being asked.
 _TINY = 1e-30  # A ridge that makes dependent columns solvable, and changes nothing else.
 
 Noise = Literal["process", "measurement", "both", "auto"]
@@ -401,11 +410,8 @@ class StableLinearModel(Modes, Estimator):
             _say(remarks_on_most(found.most), 4)
         if (share := found.shortfall) > SHORT and found.most is None:
             _say(remarks_on_shortfall(share, order.states, self.states == "auto", order.noise), 4)
-        self._set_held(found.blocks, [r.x for r in recordings])
-        if m and self.forecast_error_ is not None:
-            error = self.forecast_error_["model"]
-            through = both or bool(self.feedthrough)
-            _say(nearly_unexplained(error, self.states == "auto", self.offset, self.input_delays, through), 4)
+        tried = self.states == "auto", self.offset, self.input_delays, both or bool(self.feedthrough)
+        self._set_held(found.blocks, [r.x for r in recordings], tried=tried if m else None)
 
     def _dead_times(self, m: int) -> tuple[int, ...] | None:
         """Return the dead times that were given."""
@@ -488,6 +494,8 @@ class StableLinearModel(Modes, Estimator):
         self._set_measured(restored, coordinates, stacked.parts, stacked.units.x, weight)
         if ranked is not None:
             self._set_choice(ranked, candidate)
+        elif candidate == Candidate(None) and self.delays == 1 and self.rank is None:
+            self._doubt_states(parts, model)
         unit = stacked.units.x[-coordinates.width :] if self.rank is None else np.ones(1)
         # Rows less the mean are C x of the states in their units.
         newest, C = [Y - self.C_ @ stacked.units.mean_x for Y in stacked.newest], self.C_ * stacked.units.x
@@ -496,7 +504,26 @@ class StableLinearModel(Modes, Estimator):
             assert lead is not None
             weight = data.weight(candidate, of, measured)
             blocks += blocks_of(parts, newest, fold, of, C, unit, lead, measured, weight)
-        self._set_held(blocks, [Y / unit for Y in stacked.newest])
+        self._set_held(blocks, stacked.newest, unit)
+        if self.forecast_error_ is not None and (self.delays > 1 or self.input_delays > 1):
+            states = max(len(Y) for Y, _ in parts), max(map(len, rows))
+            _say(remarks_on_few(*states, self.forecast_error_["model"]), 4)
+
+    def _doubt_states(self, parts: list[Part], model: Affine) -> None:
+        """Note that a longer past says far more of a step; say so if no mode was found."""
+        A, B, c = model
+        (n, m), rows = (M.shape[1] for M in parts[0]), max(len(Y) for Y, _ in parts)
+        inputs = [np.pad(U, ((0, 1), (0, 0)), mode="edge") for _, U in parts]
+        recordings = [(Y, U) for (Y, _), U in zip(parts, inputs, strict=True)]
+        if n > _WIDE or longest_span(recordings, self.input_delays) < n + 2 or rows < _FEW_ROWS:
+            return
+        left = [np.vstack([0 * Y[:1], Y[1:] - Y[:-1] @ A.T - U @ B.T - c]) for Y, U in parts]
+        options = Options(self._bound, False, self.offset, 0, lags=self.input_delays)
+        share = shortfall(recordings, left, n * (n + m), n, options)
+        if share > SHORT:
+            self._doubts = [remark_on_states(share)]
+        if share > _MUCH and not np.linalg.eigvals(A).imag.any() and period_of([Y for Y, _ in parts]):
+            _say(self._doubts, 5)
 
     def _doubt_damping(self, rows: list[Array], inputs: list[Array], stacked: Stacked) -> None:
         """Note for the damping whether some of the stacked states hold noise alone."""
@@ -605,14 +632,26 @@ class StableLinearModel(Modes, Estimator):
         predictor = spectral_radius(A - K @ C)
         self.fit_ = SystemFit(A, B, C, D, K, c, noise, self._bound, reached, predictor, self.time)
 
-    def _set_held(self, blocks: list[Block], rows: list[Array]) -> None:
-        """Set what is known from forecasts of rows that were held out."""
+    def _set_held(
+        self,
+        blocks: list[Block],
+        rows: list[Array],
+        unit: Array | float = 1.0,
+        tried: tuple[bool, bool, int, bool] | None = None,
+    ) -> None:
+        """Set what is known from forecasts of rows that were held out; ``tried`` is what was of inputs."""
         self.forecast_error_, self._sizes, self.period_ = None, None, self.period if blocks else None
         if blocks:
             if self.period is None:
-                self.period_ = period_of(rows)
+                self.period_ = period_of([Y / unit for Y in rows])
             self.forecast_error_ = forecast_errors(blocks, self.period_)
-            _say(no_better(self.forecast_error_), 5)
+            each = [forecast_errors([block], self.period_) for block in blocks]
+            remarks = no_better(self.forecast_error_, each, self._hidden or self.delays > 1)
+            if tried is not None:
+                remarks += nearly_unexplained(self.forecast_error_["model"], *tried)
+            if remarks:  # Rows at rest do not call a fit poor.
+                held = [of.rows[of.begins[0] : of.end] for of in blocks if len(of.begins)]
+                _say(remarks_on_rest(held, rows) or remarks, 5)
             self._sizes = np.abs(np.concatenate([block.residuals for block in blocks]))
             self._sizes.sort(axis=0)  # unknown ones last
 

@@ -10,7 +10,8 @@ Candidates
                          filter for their forecasts                 (K = 0 unless rows say more)
 
 Left out are no change and drift where the radius is below 1, the ridge 0 where rows are fewer than two for
-each state and input, and whole recordings that cost too much, or where one step is exact.
+each state and input, and whole recordings of fewer rows than states and inputs, that cost too much, or
+where one step is exact.
 
 Rule
     e      the error of the forecasts of each fold, by a fit without it, that begin where ``simulate`` does:
@@ -75,11 +76,12 @@ class Choice:
 def candidates_of(parts: list[Part], radius: float) -> list[Candidate]:
     """Return the candidates for recordings in common units."""
     n, m = (M.shape[1] for M in parts[0])
-    few = sum(len(U) for _, U in parts) < FEW * (n + m)
+    rows = sum(len(U) for _, U in parts)
+    few = rows < FEW * (n + m)
     ridges = [ridge for ridge in RIDGES if ridge or not few]
     found = [Candidate("no change"), Candidate("drift")] if radius >= 1 else []
     found += [Candidate("AR(1)"), *(Candidate(None, "process", ridge) for ridge in ridges)]
-    if operations(parts) <= WORK:
+    if rows >= n + m and operations(parts) <= WORK:
         found += [Candidate(None, "measurement", ridge) for ridge in ridges]
     return found
 

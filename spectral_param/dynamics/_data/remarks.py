@@ -16,6 +16,7 @@ _ENOUGH = 3000  # rows of a recording that are looked at
 _MANY = 100  # inputs of successive rows from which on nothing is looked at
 # Plants whose dead time was not looked for had 0.81 and 0.93, and 0.02 and 0.05 with it.
 _POOR = 0.8  # error of forecasts with inputs from which on a fit says what was tried
+_REST = 0.1  # deviation of rows that are held out over that of all, below which they are at rest
 _CHANCE = 1.05  # ratio of two errors up to which chance decides
 _SHARE = 0.02  # of the states' squares: transients that tell A and B apart
 _DIRECTIONS = 1e-6  # of the largest singular value of successive inputs
@@ -125,12 +126,33 @@ def remarks_on_inputs(parts: list[Part]) -> list[str]:
     ]
 
 
+def remarks_on_few(states: int, rows: int, error: Array) -> list[str]:
+    """Return what to say where delays leave so few states of the rows that most leads have no error."""
+    lead, known = len(error), int(np.isfinite(error).sum())
+    if 2 * known >= lead:
+        return []
+    return [
+        f"the delays leave {states} states of {rows} rows, too few to check forecasts of more than {known} "
+        f"of {lead} steps: forecast_error_ is NaN for the others. Pass fewer delays, as many as a third of "
+        "the rows, or record more."
+    ]
+
+
 def remark_on_damping(n: int, above: int) -> str:
     """Return what to say of the damping of n stacked states, of which so many hold more than noise."""
     return (
         f"expected modes that the rows carry, got {n} states, of which {n - above} hold noise alone: they "
         "bias the damping of the others, by much where it is small. Pass states='auto' without delays, which "
         "finds the number of states and has damping_ratio_errors_."
+    )
+
+
+def remark_on_states(share: float) -> str:
+    """Return what to say where a regression on a longer past has errors of one step smaller by this share."""
+    return (
+        f"a regression on a longer past predicts a step with errors {share:.0%} smaller: the rows are no "
+        "states, as accelerations alone are not, or noisy. Frequencies and damping are then far off. Pass "
+        "states='auto', which finds the number of states and has damping_ratio_errors_."
     )
 
 
@@ -146,28 +168,56 @@ def remarks_on_most(states: int | None) -> list[str]:
 
 def remarks_on_shortfall(share: float, states: int, chosen: bool, noise: str) -> list[str]:
     """Return what to say where a regression leaves errors of one step that are smaller by this share."""
-    remedies = [
-        *([] if chosen else ["states='auto'"]),
-        "more states=",
-        *([] if noise == "both" else ["noise='both'"]),
-    ]
+    remedies = ["more states=" if chosen else "states='auto' or more states="]
+    if noise == "measurement":  # Where noise drives the system, no number of states is enough.
+        remedies = ["noise='both'", f"{remedies[0]} if that says so again"]
     return [
         f"a regression on a longer past predicts a step with errors {share:.0%} smaller than this fit of "
         f"{states} states with noise={noise!r}, which misses a part of what the rows say. Pass "
-        f"{' or '.join(remedies)}."
+        f"{', and '.join(remedies)}."
     ]
 
 
-def no_better(errors: dict[str, Array]) -> list[str]:
-    """Return what to say where a forecast without a model has a smaller mean error."""
-    means = {name: np.nanmean(error) for name, error in errors.items() if np.isfinite(error).any()}
+def remarks_on_rest(held: list[Array], rows: list[Array]) -> list[str]:
+    """Return what to say where all rows that are held out are at rest, and the recording moves elsewhere."""
+    if not held:
+        return []
+    whole = np.vstack(rows).var(axis=0)
+    moved = np.vstack(held).var(axis=0)[whole > 0] / whole[whole > 0]
+    share = float(np.sqrt(moved.mean())) if len(moved) else 1.0
+    if share >= _REST:
+        return []
+    return [
+        f"the rows that could be held out hardly move: by {share:.1g} of the deviation of all rows. "
+        "forecast_error_ and conformal bands say nothing of the movements, which no other rows have. Pass a "
+        "list of at least three recordings, or of their parts, each with such movements."
+    ]
+
+
+def no_better(errors: dict[str, Array], each: list[dict[str, Array]], past: bool) -> list[str]:
+    """Return what to say where a forecast without a model has a smaller error, overall and in most blocks.
+
+    Args:
+        errors: Of the model and of what needs none, by lead.
+        each: The same of each block.
+        past: Whether the fit knows of rows before the last.
+    """
+
+    def mean(of: dict[str, Array], name: str) -> float:
+        return float(np.nanmean(of[name])) if np.isfinite(of[name]).any() else np.nan
+
+    means = {name: mean(errors, name) for name in errors if np.isfinite(errors[name]).any()}
+    worse = {name: [mean(of, name) * _CHANCE - mean(of, "model") for of in each] for name in means}
+    more = "Pass a smaller lead= where the recording is short."
+    if not past:
+        more = "Pass delays= or states='auto' where a row is no state, or a smaller lead= for few rows."
     said = {"mean": "the mean", "one period ago": "what was one period ago"}
     return [
-        f"forecasting {said.get(name, name)} is better on the rows held out: an error of {mean:.3g}, the "
+        f"forecasting {said.get(name, name)} is better on the rows held out: an error of {value:.3g}, the "
         f"model's is {means['model']:.3g}. The errors are those of models that were fitted without these "
-        "rows, over lead= steps: see forecast_error_, and pass a smaller lead= where the recording is short."
-        for name, mean in means.items()
-        if _CHANCE * mean < means.get("model", 0.0)
+        f"rows, over lead= steps: see forecast_error_. {more}"
+        for name, value in means.items()
+        if _CHANCE * value < means.get("model", 0.0) and np.nanmedian(worse[name]) < 0
     ]
 
 

@@ -4,6 +4,20 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "fewer: whole recordings are fitted to fewer rows than states",
+        "spectral_param/dynamics/_choice/rule.py",
+        "if rows >= n + m and operations(parts) <= WORK:",
+        "if operations(parts) <= WORK:",
+        "nearly_fill",
+    ),
+    Fault(
+        "unknown-leads: that most leads have no error is not said",
+        "spectral_param/dynamics/_data/remarks.py",
+        "if 2 * known >= lead:",
+        "if True:",
+        "nearly_fill",
+    ),
+    Fault(
         "choice: forecasts are compared with the rows that they began at",
         "spectral_param/dynamics/_choice/score.py",
         "rows[begins[:going] + k + 1] - X @ C.T",

@@ -4,6 +4,34 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "no-states: rows that are no states are fitted as such without a word",
+        "spectral_param/dynamics/_estimator.py",
+        "        if share > SHORT:\n            self._doubts",
+        "        if share > 1:\n            self._doubts",
+        "are_no_states",
+    ),
+    Fault(
+        "lead-alone: of rows that are no states a smaller lead is asked for alone",
+        "spectral_param/dynamics/_data/remarks.py",
+        "    if not past:\n",
+        "    if False:\n",
+        "lead_that",
+    ),
+    Fault(
+        "at-rest: rows at rest judge a fit of what moves",
+        "spectral_param/dynamics/_data/remarks.py",
+        "    if share >= _REST:\n",
+        "    if True:\n",
+        "at_rest_do_not",
+    ),
+    Fault(
+        "one-block: a single block says that no change is better",
+        "spectral_param/dynamics/_data/remarks.py",
+        " and np.nanmedian(worse[name]) < 0",
+        "",
+        "one_block",
+    ),
+    Fault(
         "unheard: a block is held out whose inputs were not seen in the others",
         "spectral_param/dynamics/_choice/folds.py",
         "return found if len(found) > 1 else folds",

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "more-states: more states are asked for where noise drives the system",
+        "spectral_param/dynamics/_data/remarks.py",
+        '    if noise == "measurement":  # Where',
+        '    if noise == "none":  # Where',
+        "no_matter_of",
+    ),
+    Fault(
         "unnamed: constant inputs of hidden states are not named",
         "spectral_param/dynamics/_choice/order.py",
         'require_variation("inputs", [newest(U, lags)])',

@@ -143,6 +143,7 @@ def test_columns_that_hardly_vary_or_lie_far_from_zero_are_named():
     StableLinearModel(offset=True).fit(far)  # the remedy, in silence
 
 
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # no states
 def test_a_season_stands_beside_no_change():
     rng = np.random.default_rng(1)
     shape = np.cumsum(rng.standard_normal((12, 2)), axis=0)
@@ -333,3 +334,30 @@ def test_choice_forecasts_random_walks_about_as_well_as_no_change_does() -> None
         warnings.simplefilter("ignore", UserWarning)  # No change may be a little better.
         error = StableLinearModel(noise="auto", lead=5).fit(walks).forecast_error_
     assert error["model"].mean() <= 1.05 * error["no change"].mean()
+
+
+# Few rows -------------------------------------------------------------------------------------------
+
+
+def two_sines(seed):
+    t, rng = np.arange(80), np.random.default_rng(seed)
+    clean = np.sin(0.35 * t) + 0.7 * np.sin(0.9 * t + 1)
+    return (clean + 0.2 * rng.standard_normal(80))[:60, None], clean[60:, None]
+
+
+@pytest.mark.parametrize("delays", [50, 40])
+def test_delays_that_nearly_fill_the_rows_are_shrunk_and_said(delays):
+    errors = []
+    for seed in range(6):
+        X, truth = two_sines(seed)
+        with pytest.warns(UserWarning, match="Pass fewer delays"):
+            model = StableLinearModel(noise="auto", delays=delays).fit(X)
+        errors.append(np.linalg.norm(model.forecast(20) - truth) / np.linalg.norm(truth))
+        assert all(noise == "process" for noise in model.choice_.table["noise"])
+    assert np.median(errors) < 0.3
+
+
+def test_fewer_delays_leave_states_to_check_forecasts():
+    X, _ = two_sines(0)
+    model = StableLinearModel(delays=20, lead=15).fit(X)  # the remedy, in silence
+    assert np.isfinite(model.forecast_error_["model"][:12]).all()

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.signal import lfilter
 
 from spectral_param.dynamics import StableLinearModel
 
@@ -303,3 +304,83 @@ def test_the_remedy_of_damping_with_delays_works(frequencies, damping, sensors, 
     at = modes_of(model, frequencies)
     assert (np.abs(model.damping_ratios_[at] - damping) <= 4 * model.damping_ratio_errors_[at]).all()
     assert np.abs(model.damping_ratios_[at] / damping - 1).max() < 0.25
+
+
+# What a warning says of held-out rows ----------------------------------------------------------------
+
+
+def shaken(rows, seed):
+    """Return the motion of a building, with the noise of its sensor, and the ground that shakes it."""
+    rng, t = np.random.default_rng(seed), 0.02 * np.arange(rows)
+    U = (t / 4) ** 2 * np.exp(-(t - 4) / 2.5) * lfilter([1, -1], [1, -1.6, 0.8], rng.standard_normal(rows))
+    Y = np.zeros(rows)
+    for f, damping, part in ((1.2, 0.02, 1.0), (3.5, 0.03, 0.4)):
+        w = 2 * np.pi * f * 0.02
+        r, angle = np.exp(-damping * w), w * np.sqrt(1 - damping**2)
+        Y = Y + part * lfilter([0, 1, -1], [1, -2 * r * np.cos(angle), r * r], U)
+    return (Y + 1e-3 * Y.std() * rng.standard_normal(rows))[:, None], U[:, None], Y
+
+
+def test_rows_at_rest_do_not_judge_a_fit():
+    rng = np.random.default_rng(3)
+    Y, U, _ = shaken(500, 1)
+    Y = np.vstack([1e-3 * Y.std() * rng.standard_normal((1500, 1)), Y, np.zeros((750, 1))])
+    Y[2000:] = 1e-3 * Y.std() * rng.standard_normal((750, 1))
+    U = np.pad(U, ((1500, 750), (0, 0)))
+    with pytest.warns(UserWarning, match="hardly move") as said:
+        model = StableLinearModel(states=4, lead=50).fit(Y, U=U)
+    assert len(said) == 1  # and not that the inputs explain little
+    again, ground, truth = shaken(500, 2)
+    found = model.simulate(again[:20], 480, ground)[:, 0]
+    assert np.linalg.norm(found - truth[20:]) < 0.2 * np.linalg.norm(truth[20:])
+    # The remedy, in silence: recordings that all move.
+    several = [shaken(500, seed) for seed in (3, 4, 5)]
+    better = StableLinearModel(states=4, lead=50).fit([Y for Y, *_ in several], U=[U for _, U, _ in several])
+    assert better.forecast_error_["model"].mean() < 0.05
+
+
+def test_one_block_does_not_judge_a_fit():
+    """A jump is best followed by no change; on all other rows the fit is better."""
+    for seed in range(3):
+        rng, x, X = np.random.default_rng(seed), 0.0, []
+        for _ in range(1400):
+            x = 0.6 * x + rng.standard_normal()
+            X.append(x)
+        X = np.array(X)[:, None]
+        X[120:140] += 60.0
+        model = StableLinearModel(lead=5).fit(X[:400])  # in silence
+        assert model.forecast_error_["model"].mean() > 1.3 * model.forecast_error_["no change"].mean()
+        begins = np.arange(400, 1390, 5)
+        truth = np.stack([X[s + 1 : s + 6] for s in begins])
+        found = np.stack([model.simulate(X[s], 5) for s in begins])
+        assert np.linalg.norm(found - truth) < 0.97 * np.linalg.norm(X[begins][:, None] - truth)
+
+
+@pytest.mark.parametrize("sensors", [1, 2])
+def test_accelerations_are_no_states_and_the_remedy_finds_the_modes(sensors):
+    rng, t = np.random.default_rng(0), 0.02 * np.arange(1200)
+    shapes = rng.standard_normal((2, sensors))
+    X = sum(
+        np.exp(-0.02 * w * t)[:, None] * np.sin(w * t)[:, None] * shape
+        for w, shape in zip((9.0, 25.0), shapes, strict=True)
+    )
+    X += 0.01 * X.std(axis=0) * rng.standard_normal(X.shape)
+    with pytest.warns(UserWarning, match="states='auto'"):
+        model = StableLinearModel(dt=0.02).fit(X)
+    with pytest.warns(UserWarning, match="states='auto'"):
+        assert np.abs(model.damping_ratios_ - 0.02).max() > 0.02
+    found = StableLinearModel(states="auto", dt=0.02).fit(X)  # the remedy, in silence
+    for w in (9.0, 25.0):
+        at = np.argmin(np.abs(found.frequencies_ - w / 2 / np.pi))
+        assert found.frequencies_[at] == pytest.approx(w / 2 / np.pi, rel=0.01)
+        assert found.damping_ratios_[at] == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")
+def test_a_lead_that_delays_or_hidden_states_make_good():
+    t = np.arange(300)
+    X = np.sin(0.3 * t) + 0.5 * np.sin(0.71 * t) + 0.02 * np.random.default_rng(0).standard_normal(300)
+    with pytest.warns(UserWarning, match="delays= or states='auto'"):
+        StableLinearModel(lead=20, offset=True).fit(X[:, None])
+    for remedy in ({"delays": 8}, {"states": "auto"}):
+        StableLinearModel(lead=20, offset=True, **remedy).fit(X[:, None])  # in silence

@@ -432,6 +432,17 @@ def test_modes_that_are_close_are_told_apart_by_a_fit_of_whole_recordings():
 @pytest.mark.parametrize("noise", ["both", "measurement"])
 def test_a_fit_that_misses_what_a_regression_sees_says_so(noise):
     Y = oscillators(500, 0.05, 1, modes=2)[1][:, :2]
-    with pytest.warns(UserWarning, match="Pass states="):
+    with pytest.warns(UserWarning, match="states='auto'"):
         StableLinearModel(states=2, noise=noise).fit(Y)
     StableLinearModel(states=4, noise=noise).fit(Y)  # the remedy; warnings are errors
+
+
+@pytest.mark.parametrize("states", [2, 4])
+def test_what_noise_drives_is_no_matter_of_more_states(states):
+    rng, x, Y = np.random.default_rng(0), np.zeros(2), []
+    for _ in range(400):
+        Y.append(x[:1])
+        x = np.array([[0.9, 0.3], [-0.3, 0.9]]) @ x + rng.standard_normal(2)
+    with pytest.warns(UserWarning, match="Pass noise='both'"):
+        StableLinearModel(states=states, noise="measurement").fit(np.array(Y))
+    StableLinearModel(states=states, noise="both").fit(np.array(Y))  # the remedy, in silence

@@ -66,7 +66,7 @@ def _analyses() -> dict[str, Job]:
         "certified_radius": lambda to: a.certified_radius(to(normal(3, 2)), net(to)),
         "certified_radius, lmi": lambda to: a.certified_radius(to(normal(3, 2)), net(to), method="lmi"),
         "contraction": lambda to: a.contraction(rnn(to), 1.0)[:2],
-        "contraction, measured": lambda to: a.contraction(rnn(to), 1.0, inputs=to(normal(6, 3, 2)))[5:],
+        "contraction, measured": lambda to: a.contraction(rnn(to), 5.0, inputs=to(normal(6, 3, 2)))[5:],
         "departure_from_normality": lambda to: a.departure_from_normality(to(W)),
         "displacement": lambda to: a.displacement(constrained(to), "weight", sp.ScaledCayley()),
         "eigenvalues": lambda to: a.eigenvalues(to(W)),
