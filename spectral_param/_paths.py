@@ -27,8 +27,9 @@ TRACKED_NORM = 64
 # T with thin blocks would take as long. If the sides are closer, thin products are faster.
 GRAM_SIDES = 3
 
-# Inverses of real matrices for the Cayley transform are scipy's below this size, where its OpenBLAS stays on
-# one thread. If OpenBLAS wakes other threads, torch waits for them, which took ten times as long.
+# Inverses for real square or small weights of the Cayley transform are scipy's below this size, where its
+# OpenBLAS stays on one thread. If OpenBLAS wakes other threads, torch waits for them, which took ten times as
+# long.
 SCIPY_INVERSE = 100
 # From the first size on one matrix is inverted by blocks, down to leaves of the second size.
 BLOCKED_INVERSE, INVERSE_LEAF = 128, 64

@@ -31,6 +31,6 @@ FAULTS = (
         "            self.upper[part] = values\n"
         "            self.bound = max(self.bound, float(values[best]))\n",
         "            self.upper[part] = self.bound\n",
-        "attack",
+        "tell_apart",
     ),
 )

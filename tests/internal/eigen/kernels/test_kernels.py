@@ -127,6 +127,16 @@ def test_equal_norms_at_all_frequencies_are_proven_in_double_precision(asked) ->
         assert sum(asked) <= 3 * len(norms(K)[0])  # Twice in single precision.
 
 
+@pytest.mark.parametrize("more", [1e-6, -1e-6])
+def test_two_peaks_that_single_precision_cannot_tell_apart(more) -> None:
+    """At the frequencies 0, which is asked first, and π."""
+    Q = torch.linalg.qr(gaussian(20, 20, dtype=torch.float64)).Q
+    sizes = torch.linspace(1, 0.1, 20, dtype=torch.float64)
+    at_0, at_pi = Q * sizes, (1 + more) * Q * sizes.flip(0)
+    K = torch.stack([at_0 + at_pi, at_0 - at_pi], dim=-1) / 2
+    assert abs(excess(KernelFollower("auto"), K, axes=1)) <= 1e-10
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("sizes", [(3,), (2, 3), (2, 1, 2)])
 def test_gram_matrices_by_the_products_of_taps(sizes, dtype) -> None:
