@@ -40,7 +40,7 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
 
 
 def rescaled(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
-    """Return T divided by the power of two below its largest entry where that is extreme, and the divisor."""
+    """Return T over the power of two below its largest entry, if this power is extreme, and the divisor."""
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
     return divided(T, scale), scale

@@ -64,9 +64,9 @@ def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
 def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
-    Of several leading eigenvalues one is taken; of a complex conjugate pair, the one in the upper half plane.
-    Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
-    complex128.
+    If several eigenvalues are leading, any of them is returned; of a complex conjugate pair, the eigenvalue
+    in the upper half plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32,
+    float64, complex64 or complex128.
     """
     return leading_eigentriple(T, criterion).triple
 
@@ -101,7 +101,7 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
 
 
 class _Solution(NamedTuple):
-    """All eigenvalues of a matrix; the leading one with its unit vectors; and what is proven about it."""
+    """All eigenvalues of a matrix, and the leading eigenvalue λ with its unit vectors."""
 
     values: Array
     eigenvalue: complex

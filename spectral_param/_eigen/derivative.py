@@ -11,7 +11,7 @@ unit norm, and s = vᴴ u. Then
 
 and dv solves the same bordered system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a
 function may be differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes
-the phases, after which every function may.
+the phases, so every function of its result may be differentiated.
 
 PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
 

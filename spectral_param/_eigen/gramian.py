@@ -24,7 +24,7 @@ FRESH, COLD_SWEEPS = 3, 3
 
 
 class Ritz(NamedTuple):
-    """The Ritz pairs of G in a block, largest first, and p(G) Z in and out of it, on the host."""
+    """The Ritz pairs of G in a block, largest first, and the parts of p(G) Z inside and outside the block."""
 
     theta: list[float]  # k
     q: Array  # The Ritz vectors in the basis of V, (k, k)
@@ -126,8 +126,8 @@ def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
 def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
     """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
 
-    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. Where T is long, G itself
-    costs less than these products: its entries are sums that are rounded.
+    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. For a long T, the product
+    G is formed first. This costs less, but the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES

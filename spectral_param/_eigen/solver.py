@@ -51,8 +51,8 @@ class Solver:
 
     Args:
         radius_from: The least size n for which :meth:`eigentriple` is called; LAPACK solves smaller matrices.
-            Below, LAPACK is.
-        norm_from: The least size of the smaller side for which :meth:`norm` is called. Below, LAPACK is.
+        norm_from: The least size of the smaller side for which :meth:`norm` is called; below, LAPACK is
+            called.
     """
 
     def __init__(self, radius_from: float = 0, norm_from: float = 0) -> None:

@@ -345,7 +345,7 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 
 
 def _written(w: _Weight, X: Tensor) -> bool:
-    """Write a weight, or its shard, where it has moved; return whether it may have."""
+    """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
     # Only a shard of its own may differ from process to process: others are written by all together.
     if W.is_cpu and torch.equal(w.placed.W, W):

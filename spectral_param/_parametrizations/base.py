@@ -28,10 +28,10 @@ class Parametrization(InSet):
     set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
     A subclass defines a map and its set. The map is :meth:`reference`, with :meth:`invert`, :meth:`start` and
-    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`, if it is not all matrices. These get
-    matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU are a batch
-    dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override ``forward``
-    and ``right_inverse``.
+    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`; a map that reaches all matrices
+    needs neither. All these methods get matrices ``(..., m, n)`` in float32 or better, with autocast off; the
+    gates of an LSTM or GRU are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes,
+    and does not override ``forward`` and ``right_inverse``.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is

@@ -48,10 +48,11 @@ class DoublyStochastic(Parametrization):
     network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. If the positive entries
-    are not a union of permutations (as in a triangular matrix of ones), some zeros become positive or some
-    entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or
-    columns without a positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    and, if the result has an entry below ε/n, mixes the result with 1/n until all entries are at least ε/n.
+    If the positive entries are not a union of permutations (as in a triangular matrix of ones), some zeros
+    become positive or some entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative
+    entries and rows or columns without a positive entry are refused; for a random start take
+    ``init="paper"``, Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
     error. Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register a

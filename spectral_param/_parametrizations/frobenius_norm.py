@@ -20,7 +20,7 @@ from spectral_param.functional._checks import whole_number
 
 Mode = Literal["equal", "at_most"]
 
-# Most slices that a message names.
+# The largest number of slices that a message names.
 _NAMED = 5
 
 

@@ -116,7 +116,7 @@ class LyapunovForm(Searched, Bounded):
     The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
     diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
     bound without a quadratic form, the distance is measured to the nearest weight found with a form.
-    ``project`` takes the weight with which registration starts.
+    ``project`` returns the weight with which training would start after registration.
     """
 
     acts_after = False
@@ -187,9 +187,10 @@ class LyapunovForm(Searched, Bounded):
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and the excess of W over the bound.
 
-        It is the excess of the radius (abscissa); with a diagonal metric, of the least norm (abscissa) in
-        diagonal coordinates. A weight within the bound may have no quadratic form, as a Jordan block on
-        it: then it is the largest change of an entry to a weight that has one, in units of the bound.
+        The excess is measured by the radius (abscissa); with a diagonal metric, by the least norm (abscissa)
+        in diagonal coordinates. A weight within the bound may have no quadratic form: for instance, a Jordan
+        block whose eigenvalue is on the bound. Then the second tensor has, in units of the bound, the largest
+        change of an entry on the way to a weight that has a quadratic form.
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)

@@ -52,8 +52,8 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 class State(NamedTuple):
     """All that a weight depends on except its originals."""
 
-    # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
-    # each is in training and depends on that.
+    # The constraint and the modules nested in it. For each: how often an attribute has been set, and whether
+    # the module is in training mode and depends on this mode.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     buffers: list[Tensor]
 

@@ -73,12 +73,13 @@ class SpectralNorm(Measured):
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
     It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. T is divided by
     a bound that is at most 2.3 % above the largest norm of the layer over images of all sizes. (With circular
-    padding *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of
-    stride 1, which is larger.) The bound covers P frequencies: 231 for a kernel of size 3 x 3 and stride 1. A
-    step takes O(n³) operations for each frequency that needs a new Cholesky factorisation as a proof. At the
-    start of training with Adam all P need one, because a step changes norms by more than they differ; later,
-    only those with norms close to the largest. With ``"dense"`` all P are computed in every step. A depthwise
-    kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
+    padding *and* a stride, the norm depends on whether the stride divides the size of the image. T is then
+    divided by the larger bound for stride 1.) The bound covers P frequencies: 231 for a kernel of size 3 x 3
+    and stride 1. A step takes O(n³) operations for each frequency that needs a new Cholesky factorisation as
+    a proof. At the start of training with Adam all P frequencies need this proof, because a step changes
+    their norms by more than the differences between them. Later, only frequencies with norms close to the
+    largest norm need the proof. With ``"dense"`` the norms of all P frequencies are computed in every step. A
+    depthwise kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 

@@ -193,7 +193,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether T is one matrix for which a few products prove that it is not scaled."""
+        """Return whether a few products prove that T is not scaled; False for a batch of matrices."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()

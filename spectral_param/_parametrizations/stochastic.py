@@ -48,9 +48,10 @@ class Stochastic(Parametrization):
     sum 0, to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19,
     1952).
 
-    Registration takes a weight of any shape without negative entries, and divides each row by its sum. A row
-    that then has an entry below ε/n is mixed with 1/n until it has none. Negative entries and rows without a
-    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    Registration takes a weight of any shape without negative entries, and divides each row by its sum. If the
+    divided row has an entry below ε/n, the row is mixed with 1/n until all entries are at least ε/n. Negative
+    entries and rows without a positive entry are refused; for a random start take ``init="paper"``, Gaussian
+    logits T.
 
     An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
     error. Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of a

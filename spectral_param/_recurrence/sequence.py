@@ -131,9 +131,9 @@ def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
     """Return the permutation of rows that reverses each sequence; it is its own inverse."""
-    if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
-        steps = len(sizes)
-        return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
+    if sizes[0] == sizes[-1]:  # All sequences have one length; an export may leave their number open. steps =
+        len(sizes) return torch.arange(steps * sizes[0], device=device).view(steps,
+        sizes[0]).flip(0).flatten()
     counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
     starts = counts.cumsum(0) - counts
     lengths = (counts[:, None] > torch.arange(sizes[0], device="cpu")).sum(dim=0)

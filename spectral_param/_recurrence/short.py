@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     return_output: bool
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states and the last ones; and for backward all states."""
+        """Return all states and the last states; and all states again, for the backward pass."""
         x, h0, U, W, b, *_ = tensors
         sizes = self.sizes
         # The rows of a step are first U x_t and then, in place, h_t.

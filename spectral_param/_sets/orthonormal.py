@@ -80,7 +80,7 @@ def size_of(E: Tensor) -> Tensor:  # (..., n, n) -> (...)
 
 
 def deviation(W: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
-    """Return E = WᴴW - I, to its last digits where the columns of W have a length of about 1."""
+    """Return E = WᴴW - I, accurate to the last digits if the columns of W have a length of about 1."""
     digits = round(-math.log2(torch.finfo(W.dtype).eps)) // 2
     entries = torch.view_as_real(W.resolve_conj()) if W.is_complex() else W
     C = (entries * 2.0**digits).round_().mul_(2.0**-digits)
