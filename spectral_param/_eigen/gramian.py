@@ -48,8 +48,8 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
     image = _times(T.mH, _times(T, V) * (1 / unit))
     k = V.shape[-1]
     three = beside(V, image) if S is None else beside(V, image, S)
-    B = V.mH @ three  # VᴴV, H, and S along V
-    # E, and S outside, as rows: in one call.
+    B = V.mH @ three  # VᴴV, H, and the part of S along V
+    # E, and the part of S outside V, as rows: in one call.
     rest = torch.addmm(three.mT[k:, :], B[:, k:].mT, V.mT, alpha=-1)
     parts = torch.cat([B.flatten(), (rest.conj() @ rest.mT).flatten()])
     numbers = to_double(parts).cpu().numpy()

@@ -31,7 +31,7 @@ projects onto the range of V along the kernel of Uᴴ, and in the basis of V and
 
 Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
 the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
-- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M that matrix is
+- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M this matrix is
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
@@ -74,9 +74,9 @@ from spectral_param._matrices import Array
 VECTORS, TAU = 16, 0.65
 FEW, MARGIN = 4, 6000.0
 # The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
-# last number, rounding errors grow as much, and nothing is proven.
+# second number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
-# T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
+# T, T², T⁴ … T⁶⁴. T⁶⁴ bounds ρ of a normal matrix of size 64 up to 4 %.
 _POWERS = 7
 _EPS = float(np.finfo(np.float64).eps)
 

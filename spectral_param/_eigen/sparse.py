@@ -1,9 +1,9 @@
 """The spectral radius of a sparse matrix: exact reductions, then Ritz values with a proof.
 
 One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, which need not be the largest
-if many are close together. In random sparse matrices with n = 10,000 and ten entries a row, 16 or more
-eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
-computed by LAPACK.
+if many are close together. In random sparse matrices with n = 10,000 and ten entries per row, 16 or more
+eigenvalues may have moduli within half a per cent of the largest modulus. So each value here is exact, or
+proven, or computed by LAPACK.
 
 1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
    eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
@@ -200,7 +200,7 @@ ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Atte
 
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
-    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Less to read than int64.
+    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Half the bytes of int64.
     with steps("sparse spectral radius", None, "product") as done:
         return _by_powers(T, attempt, done)
 

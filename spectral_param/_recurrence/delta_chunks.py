@@ -23,8 +23,8 @@ where γ is the decay since the chunk began. Then, with ω the decay from a row 
 
 The inverse of I + A has the entries :math:`-β_i k_i^T (\prod (I - β k k^T)) k_j`, at most 2 in modulus. But a
 rounding error of :math:`k_i^T k_j` acts like an error of the length of k, and equal keys repeat this error in
-each reflection. So keys are normalized, and A and the solution are computed, in double precision where the
-device has it, and the rest in the precision of the inputs.
+each reflection. So keys are normalized, and A and the solution are computed, in double precision if the
+device has it. Everything else has the precision of the inputs.
 
 The forward pass stores S before each chunk; the backward pass computes the rest again. With g the gradient of
 y, D that of S⁺, and Z the solution of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
@@ -253,7 +253,7 @@ class Plan(NamedTuple):
     chunk: int
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return y and the last state; and for backward S before each chunk, ``(chunks, B, d, e)``."""
+        """Return y, the last state and, for the backward pass, S before each chunk, ``(chunks, B, d, e)``."""
         starts: list[Tensor] = []
         y, last = self.reference(*tensors, starts=starts)
         return y, last, None, torch.stack(starts), None

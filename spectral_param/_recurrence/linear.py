@@ -3,10 +3,10 @@ r"""The recurrence without an activation, computed many steps at a time.
 Without an activation, L steps are one affine map:
 :math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`. For L a power of two, log2 L squarings give
 :math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
-depends on the batch. The sequence is divided into stretches of L steps. The last state then takes, for each
-stretch, a product of the inputs with these rows and a product with :math:`W^L`. This also gives the states at
-which the stretches start. If all states are needed, a recurrence of L steps computes them, for all stretches
-side by side.
+:math:`W^L` nor the rows depend on the batch. The sequence is divided into stretches of L steps. The last
+state then takes, for each stretch, a product of the inputs with these rows and a product with :math:`W^L`.
+This also gives the states at which the stretches start. If all states are needed, a recurrence of L steps
+computes them, for all stretches side by side.
 
 All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
 error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;

@@ -69,7 +69,7 @@ class Case:
     checks: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        # Set here, so that dataclasses.replace(case, make=...) takes defaults from the new function.
+        # Bound to this case here, so that dataclasses.replace(case, make=...) binds the defaults anew.
         for name, default in (("member", _registered), ("violation", _refused)):
             given = getattr(self, name)
             if given is None or getattr(given, "func", None) is default:
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def init(self) -> Literal["paper"] | None:
-        """The start of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
+        """``init`` of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
         return None if self.recovers else "paper"
 
     def gates(self, shape: Shape) -> int:

@@ -150,7 +150,7 @@ def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     member = case.member(shape, dtype)
     constraint, W = list_of(holder(case, member))[0], draw(shape, dtype)
     assert isinstance(constraint, Parametrization)
-    if _projection(constraint, W) is None: # Entries of both signs are refused.
+    if _projection(constraint, W) is None:  # Entries of both signs are refused.
         W = W.abs()
     found = {}
     double = (-600, 600) if dtype in (torch.float64, torch.complex128) else ()
@@ -259,7 +259,7 @@ def _assert_unknown(constraint: Parametrization, W: Tensor) -> None:
 
 
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``init="paper"`` starts in the set, with no more free parameters than entries of the originals."""
+    """``init="paper"`` starts in the set, and the originals have at least one entry per free parameter."""
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))

@@ -190,7 +190,8 @@ def conformance(case: Case, *, thorough: bool = False) -> list[Trial]:
 
     Args:
         case: The parametrization.
-        thorough: Take every shape with every dtype, instead of pairs in which each of them occurs.
+        thorough: Take every shape with every dtype, instead of a few pairs in which each shape and each dtype
+            occurs.
     """
     trials = []
     for check in CHECKS:

@@ -129,7 +129,7 @@ def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     foreign = [name for name in names if not name.startswith(_OF_TORCH)]
     assert not foreign, f"expected operators of torch in an exported program, got {', '.join(foreign)}"
     with torch.no_grad():
-        for tensor in originals(module): # The traced program shares these tensors.
+        for tensor in originals(module):  # The traced program shares these tensors.
             tensor.mul_(0.9).add_(0.01)
     expected, program = module(x), exported.module()
     atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, largest_entry(expected))
@@ -144,7 +144,7 @@ _OF_TORCH = ("aten.", "<built-in function getitem>", "aten::", "prim::")
 
 def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Autocast to bfloat16 changes neither the weight nor its gradient."""
-    if torch.float32 in case.dtypes: # Autocast rounds float32 alone.
+    if torch.float32 in case.dtypes:  # Autocast rounds float32 alone.
         dtype = torch.float32
     module = holder(case, case.member(shape, dtype))
     G = draw(shape, dtype)
@@ -179,7 +179,7 @@ def _weight_of(averaged: AveragedModel) -> Tensor:
 
 
 def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The mean of two models, buffers included, is in the set, and the mean of equal models is the model."""
+    """The mean of two models, with buffers, is in the set, and the mean of equal models is the same model."""
     first, second = (holder(case, case.member(shape, dtype)) for _ in range(2))
     other = copy.deepcopy(first)
     try:
