@@ -223,7 +223,7 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
 
 
 def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return converged Ritz values, largest first, and vectors; of a conjugate pair the upper one."""
+    """Return converged Ritz values, largest first, and vectors; of a conjugate pair, the one with Im > 0."""
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
     start = rng.standard_normal(n).astype(T.dtype)

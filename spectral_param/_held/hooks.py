@@ -257,8 +257,8 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     for w in weights:
         W, constraint = w.placed.W, w.entry.constraint
         one_set = constraint if constraint.one_set is None else constraint.one_set
-        # Equal shards may belong to weights of different shapes, and which are equal differs between
-        # processes.
+        # Shards of equal shape may belong to weights of different shapes. Grouping by the weight's shape is
+        # the same in all processes.
         shard = None if w.placed.groups is None else (w.weight.shape, w.placed.groups)
         groups[one_set, w.placed.X.shape, shard, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():

@@ -1,4 +1,4 @@
-"""Deep copies of parametrized modules, where PyTorch's own go wrong."""
+"""Deep copies of parametrized modules, where PyTorch's own deep copies are wrong."""
 
 from __future__ import annotations
 

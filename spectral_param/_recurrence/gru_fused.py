@@ -91,7 +91,7 @@ class Plan(NamedTuple):
         return states, torch.cat([states[:0], *reversed(last)]), states, gates, candidates
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
-        """Return the needed gradients of ``tensors``, from the gradients of all states and the last states."""
+        """Return the needed gradients of ``tensors``, given gradients of all states and last states."""
         _, h0, weight, bias, limit, *_ = tensors
         states, gates, ν = kept
         sizes = self.sizes
