@@ -67,8 +67,8 @@ def _is_exporting() -> bool:
 def is_compiled() -> bool:
     """Return whether torch.compile records a graph that may hold operators of this library.
 
-    Not in forward mode and in transforms of torch.func, where such an operator has no derivative. An exported
-    program must run without this library.
+    False in forward mode and in transforms of torch.func, where such an operator has no derivative. An
+    exported program must run without this library.
     """
     if not torch.compiler.is_compiling() or _is_exporting():
         return False

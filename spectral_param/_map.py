@@ -185,7 +185,7 @@ def _gradients(
     needed: Sequence[bool],
     create_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return autograd's gradients of those inputs that are needed, and None for the others."""
+    """Return autograd's gradients of the inputs that need them, and None for all other inputs."""
     wanted = [t for t, is_needed in zip(inputs, needed, strict=True) if is_needed]
     each = iter(torch.autograd.grad(results, wanted, grads, create_graph=create_graph, allow_unused=True))
     return tuple(next(each) if is_needed else None for is_needed in needed)

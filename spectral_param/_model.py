@@ -45,7 +45,7 @@ def constraints(model: nn.Module) -> dict[str, Parametrization]:
 
     They include constraints by a map and constraints after each optimizer step. If you set a bound of a
     constraint, the new bound holds from the next read, or the next step, on. For a list of constraints the
-    last one is returned, which is guaranteed to hold.
+    last constraint is returned, which is guaranteed to hold.
 
     Args:
         model: Any model.

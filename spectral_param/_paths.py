@@ -10,8 +10,8 @@ from __future__ import annotations
 # thread. Above this size torch is used, because numpy would have to wait for torch's threads.
 NUMPY_PRODUCT = 64
 
-# Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse
-# iteration.
+# Eigenvalues: up to this size, LAPACK's decomposition gives both vectors of the leading eigenvalue; above,
+# inverse iteration.
 BOTH_VECTORS = 24
 # A spectral radius is tracked from the first size on; below, all eigenvalues cost about as much as a step of
 # tracking. Below the first size, and in batches up to the second, numpy and scipy find the vectors of one
@@ -30,7 +30,7 @@ GRAM_SIDES = 3
 # OpenBLAS stays on one thread. If OpenBLAS wakes other threads, torch waits for them, which took ten times as
 # long.
 SCIPY_INVERSE = 100
-# From the first size on one matrix is inverted by blocks, down to leaves of the second size.
+# From the first size on, a single matrix is inverted by blocks, down to blocks of the second size.
 BLOCKED_INVERSE, INVERSE_LEAF = 128, 64
 
 # Layers of rotations that are multiplied into one block. At n = L = 512, 16 layers are as fast, 4 layers are

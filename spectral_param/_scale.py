@@ -23,7 +23,7 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
     matrices scaled by 1e±20 behave as at scale 1.
     """
-    # Not the modulus, which may overflow for a finite complex entry.
+    # The modulus is not used: it may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
     # This size is finite for finite entries.

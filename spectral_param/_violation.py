@@ -27,9 +27,9 @@ def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None =
 
     Args:
         model: Any model.
-        expected: ``None``, the default: the constraints that the model has. Or a dict from names of tensors
-            (or patterns of names) to constraints, for a model that may have lost them: a checkpoint of
-            weights that are held after the step loads into the plain class without a warning.
+        expected: ``None``, the default: the constraints that the model has. Alternatively, a dict from names
+            of tensors (or patterns of names) to constraints, for a model that may have lost them: a
+            checkpoint of weights that are held after the step loads into the plain class without a warning.
 
     Raises:
         ValueError: If ``model`` is not a module, no tensor has a name in ``expected``, or FSDP2 has sharded

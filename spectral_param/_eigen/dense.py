@@ -1,6 +1,6 @@
 """The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-The leading eigenvalue λ is the one of largest modulus, or of largest real part. A matrix is divided by a
+The leading eigenvalue λ has the largest modulus, or the largest real part. A matrix is divided by a
 power of two. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
@@ -380,8 +380,8 @@ def _eig(T: Tensor) -> tuple[Tensor, ...]:
 def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     """Return all eigenvalues and right eigenvectors, in no order.
 
-    By numpy: where MKL's iteration does not converge, torch 2.13 writes behind the end of a real matrix's
-    eigenvectors before it raises, which ends the process.
+    Numpy computes them: where MKL's iteration does not converge, torch 2.13 writes beyond the end of a real
+    matrix's eigenvectors before it raises, which ends the process.
     """
     with np.errstate(under="ignore"):
         values, vectors = decomposed(_eig, T.cpu())

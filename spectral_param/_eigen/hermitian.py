@@ -65,8 +65,8 @@ def chebyshev(x: float, degree: int) -> float:
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
     """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if no bound is proven.
 
-    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n, which proves nothing. If p amplified nothing,
-    λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
+    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n; this estimate is not proven. If p amplified
+    nothing, λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
     """
     size = math.sqrt(_largest(gram)) + error
     if degree == 0 or not size < math.inf:

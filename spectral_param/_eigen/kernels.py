@@ -174,7 +174,7 @@ class _Search:
         self.candidate: int | None = None
 
     def look(self, index: int) -> None:
-        """Compute the norm at a frequency, which leads if the norm is larger than those before."""
+        """Compute the norm at a frequency; the frequency leads if no earlier norm was larger."""
         small = self.kernel.shape[0] < self.norms.least_size
         # LAPACK computes small matrices in double precision.
         K = to_double(self.kernel) if small else self.kernel
@@ -278,7 +278,7 @@ class _Grams:
         """Return G at the frequencies of these indices, valid until the next call."""
         self._asked += len(indices)
         count = self.kernel[0, 0].numel()
-        # A product of complex matrices takes as many operations as four of real ones.
+        # A product of complex matrices takes as many operations as four products of real matrices.
         products = count * (count + 1) / 2 / (1 if self.kernel.is_complex() else 4)
         if self._lags is None and self._asked <= products:
             X = symbol.symbol(self.kernel, self.points[indices])
@@ -306,7 +306,7 @@ class _Grams:
 def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes), double.
 
-    Only one of r and -r is included, and C_0 is halved.
+    Of each pair r, -r only one is included, and C_0 is halved.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.

@@ -259,9 +259,9 @@ def _audit(
     """Return the bounds from p(G) Z: the root of b of (2), the bounds of (5) and (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
-    # Many Ritz vectors left out make the rest small, but (3) can only use converged Ritz vectors: roughly,
-    # the first one and those whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2. This choice does not
-    # depend on the random vectors.
+    # Projecting out many Ritz vectors makes the remaining norm small, but (3) can only use converged Ritz
+    # vectors: roughly, the first vector and all vectors whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ -
+    # θ_i)/2. This choice does not depend on the random vectors.
     gap = (1 - REACH) * max(top - a, 1e-9 * top)
     squares = ritz.defect.diagonal().real.tolist()
     cut = 1

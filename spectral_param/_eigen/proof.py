@@ -140,7 +140,7 @@ def sparse_resolvent_bound(
 
     Args:
         times: The product of P and columns.
-        z: Random columns, ``FEW`` real ones or half as many complex ones.
+        z: Random columns: ``FEW`` real columns or half as many complex columns.
         V: The basis, ``(n, k)``.
         dual: (UᴴV)⁻¹Uᴴ, ``(k, n)``.
         r: Less than |θ_1|.

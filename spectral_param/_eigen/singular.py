@@ -13,10 +13,10 @@ phase of v are fixed, vᴴ dv = 0 and
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 
-The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones.
-For tied values dv is not unique; this choice is finite, and has the smallest norm. With Π, the projector to
-that space, it is a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du follows from
-u = T v/σ.
+The pseudo-inverse leaves out v; if the largest singular value is multiple, it leaves out the whole space of
+its vectors. For tied values dv is not unique; this choice is finite, and has the smallest norm. With Π, the
+projector to that space, it is a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du
+follows from u = T v/σ.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def stacked_norms(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
-    """Return the norms of matrices as those of a batch."""
+    """Return the norms of single matrices as the norms of a batch."""
     value, vector, bound = (
         torch.stack(part) for part in zip(*((*norm.pair, norm.bound) for norm in norms), strict=True)
     )
@@ -119,7 +119,7 @@ def _last_pair(G: Array) -> tuple[float, Array]:
     n = len(G)
     if not np.isfinite(G).all():  # NaN must not reach LAPACK: it may end the process.
         return math.nan, np.full(n, np.nan)
-    # Not scipy.linalg.eigh, which takes three times as long for n = 8 to get here.
+    # scipy.linalg.eigh would take three times as long to call LAPACK, for n = 8.
     solve, sizes = _solver(G.dtype.char, n)
     values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
     if failed or count != 1:  # LAPACK's syevr can lose the last of a cluster of values (OpenBLAS, AVX2).

@@ -192,8 +192,8 @@ class _Attempt(NamedTuple):
 
 # The first attempt succeeds up to thousands of nodes, and for few leading eigenvalues. With a high power most
 # of the time goes into products, not ARPACK: at n = 50,000 with ten entries a row the second attempt needs
-# 8,000 products with T and as many with its adjoint. Its vectors may have large residuals, because (7) has
-# products of right and left residuals, and residuals of leading vectors are far smaller than the last one.
+# 8,000 products with T and as many with its adjoint. The vectors may have large residuals, because (7) has
+# products of right and left residuals, and leading vectors have far smaller residuals than the last vector.
 # The third attempt needs twice as many products.
 ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Attempt(40, 200, 31, 8, 1e-10))
 

@@ -68,7 +68,7 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = 1.0  # Not math.prod, which torch.compile does not support.
+    cosine = 1.0  # torch.compile does not support math.prod.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
@@ -98,7 +98,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     if K.is_complex():
         wave = torch.complex(angle.cos(), -angle.sin()).to(flat)
         return torch.einsum("...pq,...oiq->...poi", wave, flat)
-    # Two real products take half the time of a complex one.
+    # Two real products take half the time of a complex product.
     flat = flat.to(promoted(K.dtype, torch.float32))
     real, imaginary = (
         torch.einsum("...pq,...oiq->...poi", part.to(flat), flat) for part in (angle.cos(), -angle.sin())

@@ -65,7 +65,7 @@ def physical_conj(x: Tensor) -> Tensor:
 
 def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
     """Return xᴴy."""
-    # Not torch.vdot, because the precision of products depends on settings.
+    # torch.vdot is not used, because its precision depends on settings.
     return (physical_conj(x) * y).sum(dim=-1)
 
 

@@ -143,7 +143,8 @@ class Hook:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        # Not as decorators: they import torch's compiler, which takes as long as the rest of this package.
+        # Decorators are not used here: they import torch's compiler, which takes as long as the rest of this
+        # package.
         self._begin: Callable[..., Any] = torch.compiler.disable(self._prepare)
         self._end: Callable[..., Any] = torch.compiler.disable(self._put_all_back)
 

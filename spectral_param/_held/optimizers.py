@@ -1,4 +1,4 @@
-"""The optimizers that may hold weights, and the one that has a weight."""
+"""The optimizers that may hold weights, and the optimizer of one weight."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ back into the set. The result is
 - ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
   msign(UΣVᴴ) = UVᴴ.
 
-**Why the gradient.** At the minimum over the set the gradient is normal to it, not zero. An optimizer that
-divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where the
-divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
+**Why the gradient.** At the minimum over the set the gradient is normal to the set, not zero. An optimizer
+that divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where
+the divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
 
 **Parts.** A relative step is sized for the whole weight. Otherwise a row (or gate) without gradient would
 move as far as all others, by rounding. And no part turns by more than arctan η. Without this limit, a single

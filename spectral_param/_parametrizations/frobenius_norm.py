@@ -69,8 +69,8 @@ class FrobeniusNorm(Measured):
     Slices without a derivative have defined results:
 
     - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
-    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` such a slice is refused
-      at registration; if training leads to one, a
+    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` a zero slice is refused
+      at registration. If a slice becomes zero in training, a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
       ``padding_idx`` of an embedding stays zero.
 
@@ -156,7 +156,7 @@ class FrobeniusNorm(Measured):
         return spheres.polar(T)[0] * self._bound_for(T)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T, a complex one counts as two; less 1 for each given norm."""
+        """Return the number of entries of T (a complex entry counts as two), minus 1 for each given norm."""
         return real_entries(T) - (self.mode == "equal") * T.shape[:-2].numel()
 
     # The set --------------------------------------------------------------------------------------------

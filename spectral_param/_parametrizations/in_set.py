@@ -309,7 +309,7 @@ class InSet(OfWeight):
         if self.keeps_members:
             near: Callable[..., Tensor] = self.near
             return near(W, eps)
-        # Not eps: the tolerance of half precision would hide the change by the step.
+        # eps itself is not used: the tolerance of half precision would hide the change by the step.
         return self.members(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def _with_members(

@@ -87,7 +87,7 @@ class Measured(Bounded):
         Args:
             W: Finite matrices ``(..., m, n)``.
             eps: Relative rounding error of the entries, after a step. A matrix that would move only by such
-            errors keeps its bits.
+                errors keeps its bits.
             solution: The field of the measurement of W, if W has been measured.
         """
         made = (self.evaluate(W) if solution is None else self.made(W, solution)).value

@@ -3,7 +3,7 @@
 A constraint is evaluated once after each change of what its weight depends on:
 
 - the originals, which the optimizer trains;
-- the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
+- the *state*: the buffers and attributes of the constraint and of constraints nested in it. An
   attribute counts as changed if it is set. Tensors that may be edited in place must be buffers.
 
 Gradients of all reads are summed, and pulled back to the originals once: a loop over time may read the weight
@@ -77,8 +77,8 @@ class _Read(NamedTuple):
             # CUDA kernels for lists of tensors, as in optimizers, write without this copy.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
-            # A clone: the backward pass may hold a numpy view of the weight's memory, which is freed once all
-            # tensors that share it have been written to.
+            # The weight is cloned, because the backward pass may hold a numpy view of the weight's memory,
+            # and this memory is freed once all tensors that share it have been written to.
             with torch.inference_mode(False), torch.no_grad():
                 unwritten = self.weight.clone(memory_format=torch.contiguous_format)
                 unwritten._lazy_clone()  # First, in this thread: the first lazy clone changes the original.
@@ -103,7 +103,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        # Weak: a hook on an original may refer to the model, and so to this memory, in a cycle.
+        # A weak reference: a hook on an original may refer to the model, and so to this memory, in a cycle.
         self.shared: Callable[[], _Shared | None] = _nothing
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()

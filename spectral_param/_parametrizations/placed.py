@@ -36,7 +36,7 @@ class Placed(NamedTuple):
     groups: tuple[Any, ...] | None  # Groups of processes that add their sums; None for a whole weight.
 
     def matrices(self, tensor: Tensor | None = None) -> Tensor:
-        """Return a copy of the matrices, or those of a tensor like the weight, in single precision or better.
+        """Return the matrices of the weight, or of a similar tensor, copied in single precision or better.
 
         The constraint follows its weight to another device or dtype.
         """

@@ -232,7 +232,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         return T
 
     def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return mn - n(n+1)/2 for each real matrix, 2mn - n² + n for each complex one (T and the phases).
+        """Return mn - n(n+1)/2 for each real matrix, 2mn - n² + n for each complex matrix (T and the phases).
 
         Although 2mn - n² + n numbers are trained, the set of complex matrices has dimension 2mn - n².
         """

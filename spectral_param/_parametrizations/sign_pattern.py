@@ -93,7 +93,7 @@ class SignPattern(Parametrization):
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for complex matrices, and those whose shape the pattern does not fit."""
+        """Raise for complex matrices, and for matrices of a shape that the pattern does not fit."""
         check_real(W, "SignPattern", "Complex numbers have no sign.")
         self._check_size(W)
 

@@ -158,7 +158,7 @@ class SingularValues(Searched):
 
 
 def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Return the originals of U, those of V, and f."""
+    """Return the originals of U, the originals of V, and f."""
     *factors, f = originals
     half = len(factors) // 2
     return tuple(factors[:half]), tuple(factors[half:]), f

@@ -99,8 +99,8 @@ class OfWeight(nn.Module):
         if self._layout != PLAIN:
             W = self._layout.join(W)
         if W.is_complex() and not dtype.is_complex:
-            # All originals are real, and their dtype does not determine the weight's: Module.double converts
-            # real tensors, but not a complex weight.
+            # All originals are real, and their dtype does not determine the dtype of the weight:
+            # Module.double converts real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
 

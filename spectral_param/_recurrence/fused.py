@@ -326,8 +326,8 @@ class Backward:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # Not from δ, whose part orthogonal to u can be so large that rounding destroys the part along
-                # u.
+                # δ is not used: its part orthogonal to u can be so large that rounding destroys the part
+                # along u.
                 delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=buffer).mul_(delta)

@@ -27,8 +27,8 @@ from spectral_param._precision import double_device
 from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
-# Overheads of a step, a doubling, the setup, and copying a number, in units of the time of one multiplication
-# of a forward pass. The gradient scales all costs equally. Fitted on a CPU.
+# The cost of four overheads: one step, one doubling, the setup, and copying one number. The unit is the time
+# of one multiplication in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
@@ -155,7 +155,7 @@ def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response:
 
 
 def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states after each stretch, and the last one."""
+    """Return the states after all stretches, and the state after the last stretch."""
     stretches, batch, n = driven.shape
     one_by_one = Rows(driven.flatten(0, 1), h, [batch] * stretches)
     states, last = rnn_fused(Cell(None, power, None, "identity"), one_by_one)

@@ -75,9 +75,10 @@ def constrain(
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The constraints of a list act in order. The weight is the
-            result of the last one, and only the last one is guaranteed to hold. Constraints are copied; the
-            given one is not changed. If the tensor already has a parametrization, the constraint acts on the
-            weight that this parametrization returns. To replace a parametrization, remove it first.
+            result of the last constraint, and only the last constraint is guaranteed to hold. Constraints are
+            copied; the given one is not changed. If the tensor already has a parametrization, the constraint
+            acts on the weight that this parametrization returns. To replace a parametrization, remove it
+            first.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, such as those of ``torch.nn.init``. A weight outside
@@ -250,7 +251,8 @@ def make_plain(owner: nn.Module, name: str) -> None:
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # A copy: the tensor that a read returns is copied only at the first write.
+    # The weight is copied here, because the memory of a weight that was read is copied only at the first
+    # write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 

@@ -30,7 +30,7 @@ the number for the worst W. W is first divided by a bound of its norm, so that �
 
 .. math:: W \leftarrow \tfrac{ρ}{2} W (3 I - ρ^2 W^H W), \qquad ρ^2 = \min(3 / (1 + l + l^2), 1.6977^2),
 
-maps σ to [l', 1], with l' the smaller one of the images of l and 1 (Chen and Chow, "A stable scaling of
+maps σ to [l', 1], with l' the smaller image of l and 1 (Chen and Chow, "A stable scaling of
 Newton-Schulz for improving the sign function computation of a Hermitian matrix", 2014, who also give the
 largest ρ: without it σ = 1 would be mapped to almost zero, where rounding is all that is left). A small l is
 multiplied by 2.5, so the number of iterations follows from l before W is known. The last iteration is of

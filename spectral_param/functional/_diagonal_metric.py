@@ -31,8 +31,9 @@ Rounding
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
 which only scale entries. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the condition
 of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of C. H is
-enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: H⁻¹Kᵀ is a contraction for every H ≥ KᵀK
-+ I/4, because H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
+enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ is a
+contraction, because H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F +
+|a|√n).
 
 The gradient
 ------------

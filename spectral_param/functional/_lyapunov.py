@@ -32,8 +32,8 @@ factor.
 Bounded growth
 --------------
 S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g.
-Every positive definite S of this condition is a multiple of such a matrix. So V = S⁻¹CS has ‖Vᵏ‖ ≤ g for
-all k.
+Every positive definite S of a condition of at most g is a multiple of such an I + κC'. So V = S⁻¹CS has ‖Vᵏ‖
+≤ g for all k.
 
 Continuous time
 ---------------

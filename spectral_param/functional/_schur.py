@@ -127,7 +127,7 @@ def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
     """Return blocks of the exact form with the departure multiplied by ``factor`` > 0, of shape (..., 1)."""
     T = blocks.T * factor[..., None]
     log_shear = (blocks.log_shear.sinh() * factor).asinh()
-    # Not _replace, which torch 2.6 does not compile.
+    # torch 2.6 does not compile ``_replace``.
     return SchurBlocks(T, blocks.real, blocks.imag, log_shear, blocks.pairs)
 
 

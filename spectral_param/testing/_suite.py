@@ -92,9 +92,9 @@ class Check:
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
         axes: Which of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
-            may decide whether the contract holds. Each value of these axes is tested, and two representatives
-            of the others, in pairs of a shape and a dtype. Slow checks have ``"few"``, which tests two of the
-            rectangles, or ``"once"``, which tests one pair that differs from case to case.
+            may decide whether the contract holds. Every value of these axes is tested, but only two values of
+            the other axes, in pairs of a shape and a dtype. Slow checks have ``"few"``, which tests two of
+            the rectangles, or ``"once"``, which tests one pair that differs from case to case.
         applies: Whether the contract is meant for a case, shape and dtype.
     """
 
