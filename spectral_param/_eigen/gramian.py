@@ -126,8 +126,8 @@ def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
 def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
     """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
 
-    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. For a long T, the product
-    G is formed first. This costs less, but the entries of G are rounded.
+    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. If T has many more rows
+    than columns, G is formed first. This costs less, but the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES

@@ -1,4 +1,4 @@
-r"""Proofs that no eigenvalue of a Hermitian matrix, and so no singular value, is larger.
+r"""Proofs of upper bounds for the eigenvalues of Hermitian matrices, and so for singular values.
 
 :mod:`spectral_param._eigen.proof` defines the random vectors and (1).
 
@@ -99,7 +99,7 @@ def temple_bound(theta: float, defect: float, second: float) -> float:
 
 
 def _largest(H: Array) -> float:
-    """Return the largest eigenvalue of a Hermitian matrix, at least 0; infinite where it is not finite."""
+    """Return the largest eigenvalue of a Hermitian H, at least 0; infinity for NaN or infinite entries."""
     return max(0.0, float(np.linalg.eigvalsh(H)[-1])) if np.isfinite(H).all() else math.inf
 
 

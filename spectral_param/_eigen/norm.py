@@ -195,7 +195,7 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
     v, sigma = norm.pair.vector, float(norm.pair.value)
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
     length = f * sigma
-    # Not ``**``, which raises if a Python number overflows.
+    # Products, because ``**`` raises if a Python number overflows.
     if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
     if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.

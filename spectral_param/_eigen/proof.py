@@ -1,4 +1,4 @@
-r"""Proofs that no eigenvalue of a matrix is larger, normal or not, from products alone.
+r"""Upper bounds, with proof, for the eigenvalues of any matrix, normal or not, from products alone.
 
 They are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
 Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are

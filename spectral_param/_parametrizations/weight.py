@@ -212,7 +212,8 @@ class OfWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
-            # The originals are no longer on the meta device. The next read gets their device.
+            # The originals are no longer on the meta device. The next read computes on the device of the
+            # originals.
             self._become_like(torch.empty_like(self._like, device="cpu"))
 
 

@@ -80,9 +80,9 @@ def rnn(
             (real states only), or any callable.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
         checkpoint_every: Store only one state in every k steps, and compute the other states again in the
-            backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes :math:`k = \sqrt
-            T / 2`, which needs the least memory: as much as about :math:`4 \sqrt T` steps, instead of T.
-            None, the default, stores all states.
+            backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes
+            :math:`k = \sqrt T / 2`, which needs the least memory: as much as about :math:`4 \sqrt T` steps,
+            instead of T. None, the default, stores all states.
         return_output: Whether to return all states, :math:`T B n` numbers. With False and
             ``checkpoint_every``, memory for all states is not needed. With False and no activation, powers of
             W compute many steps at a time, which is much faster (on a CPU, for sequences of one length).

@@ -86,7 +86,7 @@ def constrain(
             the manifold's ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for the weights of a GRU and for ``in_proj_weight`` of
-                MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
+            MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
         optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
             in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
             and after each step of the optimizer that trains it; see below.

@@ -102,7 +102,7 @@ def _four_powers(A: Tensor) -> list[Tensor]:
 
 
 def _powers_of_two(exponents: Array, A: Tensor) -> Any:
-    """Return the powers, a number or one for each matrix of A."""
+    """Return the powers: one number, or one number for each matrix of A."""
     if exponents.size == 1:
         return 2.0 ** exponents.item()
     return torch.from_numpy(2.0**exponents).to(A.dtype).to(A.device, non_blocking=True)

@@ -7,7 +7,7 @@ the unit circle the conjugate of s is 1/s:
 
 .. math:: sx = Ax + Bu, \qquad q = s(A^Tq + C^Ty), \qquad 0 = D^Ty + B^Tq - γ^2u, \qquad y = Cx + Du;
 
-on the imaginary axis it is -s, and -sq = Aᵀq + Cᵀy takes the place of the second equation.
+on the imaginary axis the conjugate of s is -s, and -sq = Aᵀq + Cᵀy replaces the second equation.
 
 The search has two parts. Each one alone finds the norm, except for rounding errors or a flat response.
 
