@@ -32,8 +32,8 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     another iteration computes the singular values; its result has no derivatives.
 
     Raises:
-        LinAlgError: If X is in double precision already, and needs derivatives or is not decomposed by its
-            singular values.
+        LinAlgError: If X already has double precision, unless ``decompose`` computes singular values and X
+            needs no derivatives.
     """
     if torch.compiler.is_compiling():
         return decompose(X, **options)

@@ -43,7 +43,7 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 def constraints(model: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints of this library in a model, by the names of their weights.
 
-    They include constraints by a map and constraints after each optimizer step. If you set a bound of a
+    Both kinds of constraints are included: by a map, and after each optimizer step. If you set a bound of a
     constraint, the new bound holds from the next read, or the next step, on. For a list of constraints the
     last constraint is returned, which is guaranteed to hold.
 

@@ -41,10 +41,10 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
       original is on the bound, so training can move it inside.
 
     Call ``rebase`` between an optimizer step and the next forward pass. The optimizer's moments are not
-    changed, although they are directions at the old base. They differ from directions at the new base by
-    terms of the size of A and fade within a few steps (ten for a momentum of 0.9). The author's code keeps
-    the moments, too. To drop the moments, remove the original from ``optimizer.state``. Restart a running
-    average (EMA) of the originals.
+    changed, although they are directions at the old base. The moments differ from directions at the new base
+    by terms of the size of A, and fade within a few steps (ten for a momentum of 0.9). The author's code
+    keeps the moments, too. To drop the moments, remove the original from ``optimizer.state``. Restart a
+    running average (EMA) of the originals.
 
     Args:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and

@@ -210,12 +210,12 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
 def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
     """Return a proven solution for a badly scaled A, from D⁻¹AD for some D; None if none is proven.
 
-    D is a choice of units for the states. It changes neither the eigenvalues nor their sensitivity to
-    relative errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ,
-    however, is least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very
-    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
-    on. In the limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate
-    from the other eigenvalues.
+    D is a choice of units for the states. D changes neither the eigenvalues nor their sensitivity to relative
+    errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ, however, is
+    least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very different, for
+    instance on a cycle of many states. So the vectors for one D determine the next D, and so on. In the
+    limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate from the
+    other eigenvalues.
     """
     B, d = balanced(A)
     limit = _MOST[eps]

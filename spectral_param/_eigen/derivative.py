@@ -56,7 +56,7 @@ from spectral_param._scale import power_of_two_scale
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
     """Return base + x yᴴ, or its real part without the complex matrix.
 
-    It uses elementwise operations, which autocast and TensorFloat-32 do not affect.
+    Only elementwise operations are used, which autocast and TensorFloat-32 do not affect.
     """
     if not real:
         x, y = x[..., :, None], physical_conj(y)[..., None, :]

@@ -96,7 +96,7 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     """Return whether powers of a matrix on the host prove ρ(T) < ``bound``.
 
-    They succeed unless ρ(T) is close to the bound.
+    The powers prove it unless ρ(T) is close to the bound.
     """
     if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False
@@ -184,7 +184,7 @@ class Projected(NamedTuple):
 def bounded_resolvent(
     P: Tensor, right: Tensor, left: Tensor, projected: Projected, generator: torch.Generator
 ) -> float:
-    """Return M of (4) from the powers of A on random vectors, as soon as it is at most ``limit``.
+    """Return M of (4) from the powers of A on random vectors, as soon as M is at most ``limit``.
 
     Args:
         P: The matrix ``(n, n)``.

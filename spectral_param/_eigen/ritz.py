@@ -174,10 +174,10 @@ def _log_excess(
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large.
 
-    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the square root of
-    this precision. With the residuals r of both sides and the gap g to the next eigenvalue, the error of the
-    vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both residuals, divided by
-    g |vᴴu|.
+    The logarithm is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the
+    square root of this precision. With the residuals r of both sides and the gap g to the next eigenvalue,
+    the error of the vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both
+    residuals, divided by g |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):

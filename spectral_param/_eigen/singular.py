@@ -91,7 +91,7 @@ def tall(T: Tensor) -> Tensor:
 def leading_pair(T: Tensor) -> Pair:
     """Return σ and v of plain tensors, by LAPACK on the host, without a graph.
 
-    Both come from TᴴT in double precision. They are NaN where T is not finite.
+    Both come from TᴴT in double precision. σ and v are NaN where T is not finite.
     """
     T = T.detach()
     scale = None

@@ -54,7 +54,7 @@ _REGULAR = (1e-30, 1e30)
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is kept between calls, for one matrix.
+    """The state of one matrix between calls.
 
     Attributes:
         right: Block that spans the leading right invariant subspace, ``(n, COLUMNS)``.

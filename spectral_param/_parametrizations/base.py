@@ -89,7 +89,7 @@ class Parametrization(InSet):
         raise NotImplementedError
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the same for plain tensors without a graph, whose values may be read.
+        """Return :meth:`reference`'s matrices for plain tensors without a graph, whose values may be read.
 
         A read calls this method once after each change of the originals or buffers. If the method changes
         buffers itself (as a latch), the next read calls it again. By default the gradient is autograd's, of

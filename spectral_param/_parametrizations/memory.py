@@ -247,7 +247,7 @@ def _evaluated(
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
-    """Return a new shared node if the evaluation's is gone, or belongs to other originals."""
+    """Return a new shared node, after the first node is gone or belongs to other originals."""
     exact = tuple(map(torch.clone, originals))
     if last.exact is not last.originals:
         exact = constraint._exact(exact)

@@ -104,7 +104,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         self.register_buffer("signs", None)
 
     def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
-        """Return the same, with the gradient of the transform by hand."""
+        """Return W for plain tensors, with a hand-written gradient of the transform."""
         d = self._diagonal(T, theta)
         of_T = cayley.at_signs(T, d)
         if theta is None:

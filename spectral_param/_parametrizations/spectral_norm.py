@@ -1,4 +1,4 @@
-"""Weights of given spectral norm, and so layers of known Lipschitz constants, also convolutions."""
+"""Weights of given spectral norm, for layers (also convolutions) with known Lipschitz constants."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class SpectralNorm(Measured):
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the same by torch's operations."""
+        """Return c T/‖T‖, or T where the mode does not scale, by torch's operations."""
         return self._scaled(T, self._bound_for(T))
 
     def _scaled(self, T: Tensor, c: Tensor) -> Tensor:

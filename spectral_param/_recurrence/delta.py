@@ -47,7 +47,7 @@ def delta_product(
 
     Args:
         q: Queries ``(..., T, d)``.
-        k: Keys ``(..., T·r, d)``, r consecutive keys for each step. They are divided by their lengths; a key
+        k: Keys ``(..., T·r, d)``, r consecutive keys for each step. Keys are divided by their lengths; a key
             of zeros changes nothing.
         v: Values ``(..., T·r, e)``. None stands for zeros, at a lower cost.
         beta: Strengths β ``(..., T·r)``, from 0 to 2. Other values are not checked, but the bounds above do

@@ -195,12 +195,12 @@ def constrain(
 def remove(module: M, tensor_name: str = "*") -> M:
     """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
 
-    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
-    longer needs this library: it can be scripted, exported, or loaded where the library is not installed.
-    Create the optimizer again, because the parameters are new. A weight that is held after the step is the
-    exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of other libraries
-    are removed, too, if :func:`constrain` registered them, and adapters of :func:`spectral_param.nn.adapt`
-    are merged.
+    This function is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model
+    then no longer needs this library: it can be scripted, exported, or loaded where the library is not
+    installed. Create the optimizer again, because the parameters are new. A weight that is held after the
+    step is the exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of
+    other libraries are removed, too, if :func:`constrain` registered them, and adapters of
+    :func:`spectral_param.nn.adapt` are merged.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())

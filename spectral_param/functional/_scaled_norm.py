@@ -64,7 +64,7 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
 
 
 def check_condition(condition: Any) -> None:
-    """Raise unless the bound of the condition leaves a choice."""
+    """Raise unless the bound of the condition is a finite number above 1."""
     if not (is_finite(condition) and condition > 1):
         raise ValueError(
             f"condition: expected a finite number > 1, got {condition!r}. With 1 the norm is "
