@@ -1,7 +1,7 @@
 """What surrounds a computation, and how to stay exact in it: autocast, TensorFloat-32, graphs, transforms.
 
-Autocast and TensorFloat-32 must not reduce the precision of a constraint. Only for *plain* tensors (see
-:func:`plain`) a weight is kept between reads, or a choice depends on values.
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
+values decide between paths, only for *plain* tensors (:func:`plain`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _is_exporting() -> bool:
 def is_compiled() -> bool:
     """Return whether torch.compile records a graph that may hold operators of this library.
 
-    Not in forward mode and in transforms of torch.func, where such an operator has no derivative. An exported
-    program must run without this library.
+    False in forward mode and in transforms of torch.func, where such an operator has no derivative. An
+    exported program must run without this library.
     """
     if not torch.compiler.is_compiling() or _is_exporting():
         return False
@@ -93,8 +93,8 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    Its callers make choices by values: a read (``Parametrization.forward``), ``_map.apply``, the choice of a
-    recurrence's path, large tangents, and the check that an argument is skew.
+    Used before choices by values: in a read (``Parametrization.forward``), ``_map.apply``, the choice of a
+    recurrence's path, for large tangents, and in the check that an argument is skew.
     """
     return plain(*tensors) is not None
 
@@ -108,7 +108,7 @@ def is_captured(t: Tensor) -> bool:
 
 
 def is_wrapped(t: Tensor) -> bool:
-    """Return whether t may be wrapped by a transform of torch.func, or is by autograd's older vmap."""
+    """Return whether t is wrapped by autograd's older vmap, or may be wrapped by a torch.func transform."""
     return torch._C._are_functorch_transforms_active() or torch._C._functorch.is_legacy_batchedtensor(t)
 
 
@@ -138,7 +138,8 @@ def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), 
 
     PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it takes for
     constant. Reverse mode over forward mode is then wrong: in ``grad(jvp(f))`` for f = ‖A⁻¹B‖² a term is
-    missing (torch 2.13). The two functions below are differentiated right, at a higher price.
+    missing (torch 2.13). ``lu_factor_ex`` and ``lu_solve`` below are differentiated correctly, but take
+    longer.
     """
     if forward_ad._current_level < 0:
         return torch.linalg.solve_ex(A, B, check_errors=check).result
@@ -147,7 +148,7 @@ def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), 
 
 
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """Return ``torch.promote_types(a, b)``. Programs that torch 2.6 exports with that call do not load."""
+    """Return ``torch.promote_types(a, b)``, a call that breaks exported programs in torch 2.6."""
     if torch.compiler.is_compiling():
         return (torch.empty(0, dtype=a, device="cpu") * torch.empty(0, dtype=b, device="cpu")).dtype
     return torch.promote_types(a, b)

@@ -16,23 +16,23 @@ from torch import Tensor
 
 from spectral_param._context import full_precision, is_plain, is_wrapped, precise
 
-# From the gradient of the value and flags to the gradients of the inputs; None for unneeded ones.
+# (gradient of the value, which inputs need a gradient) -> gradients of the inputs; None where not needed.
 PullBack = Callable[[Tensor, tuple[bool, ...]], Sequence[Tensor | None]]
 
 
 class Map(NamedTuple):
     """A function at one point.
 
-    The pull-back and the reference hold all that they need, so later changes of a bound or a buffer do not
-    affect a backward pass. They must not hold tensors of the user's graph, because the map is remembered with
-    its read.
+    The pull-back and the reference hold all numbers that they need, so later changes of a bound or a buffer
+    do not affect a backward pass. Neither may hold tensors of the user's graph, because a map is kept after
+    the read.
 
     Attributes:
         value: A tensor without a graph that nobody else writes to.
         pull_back: Returns the gradients. It is called without grad mode, and in full precision.
         reference: The same function by torch's operations, for derivatives of higher order.
-        is_private: Whether nobody else may write to the inputs. The node then keeps them itself, and higher
-            derivatives exist after autograd has freed the graph.
+        is_private: Whether nobody else can write to the inputs. The node then keeps the inputs itself, so
+            that higher derivatives exist after autograd has freed the graph.
     """
 
     value: Tensor
@@ -44,8 +44,8 @@ class Map(NamedTuple):
 class _Node(torch.autograd.Function):
     """(map, *inputs) -> the value of the map.
 
-    Without ``setup_context``, for which PyTorch binds the arguments in each call: that takes as long as the
-    decomposition of an 8 x 8 matrix.
+    There is no ``setup_context``, because PyTorch would bind the arguments in each call, which takes as long
+    as the decomposition of an 8 x 8 matrix.
     """
 
     @staticmethod
@@ -104,7 +104,7 @@ class Recorded:
             self.graph = graph
 
     def __call__(self, G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
-        # A single operation, so that only one of two threads gets the graph.
+        # ``pop`` is a single operation, so only one of two threads gets the graph.
         graph = vars(self).pop("graph", None)
         if graph is None:
             return differentiated(self.function, self.values, [G], needed)
@@ -185,7 +185,7 @@ def _gradients(
     needed: Sequence[bool],
     create_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return autograd's gradients of those inputs that are needed, and None for the others."""
+    """Return autograd's gradients of the inputs that need them, and None for all other inputs."""
     wanted = [t for t, is_needed in zip(inputs, needed, strict=True) if is_needed]
     each = iter(torch.autograd.grad(results, wanted, grads, create_graph=create_graph, allow_unused=True))
     return tuple(next(each) if is_needed else None for is_needed in needed)

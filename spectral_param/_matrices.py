@@ -28,12 +28,12 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
 
     Rarely, LAPACK's iteration does not converge, for instance for one of hundreds of large orthogonal
-    matrices in single precision. Then X is decomposed in double precision, and where that does not converge,
-    its singular values by another iteration, which has no derivatives here.
+    matrices in single precision. Then X is decomposed in double precision. If this does not converge either,
+    another iteration computes the singular values; its result has no derivatives.
 
     Raises:
-        LinAlgError: If X is in double precision already, and needs derivatives or is not decomposed by its
-            singular values.
+        LinAlgError: If X already has double precision, unless ``decompose`` computes singular values and X
+            needs no derivatives.
     """
     if torch.compiler.is_compiling():
         return decompose(X, **options)
@@ -56,7 +56,7 @@ _SINGULAR = (torch.linalg.svd, torch.linalg.svdvals)
 
 
 def _decomposed_again(decompose: Callable[..., Any], X: Tensor, full_matrices: bool = True) -> Any:
-    """Return the singular values and vectors, or the values alone, of X in double precision by gesvd."""
+    """Return the singular values, or also the vectors, of an X in double precision, by gesvd."""
     found = [torch.from_numpy(M).to(X.device) for M in _svd_again(X.detach().cpu().numpy(), full_matrices)]
     return tuple(found) if decompose is torch.linalg.svd else found[1]
 
@@ -111,7 +111,7 @@ def product(X: Any, Y: Any) -> Any:
 
 
 def symmetric_product(X: Any, Y: Any) -> Array:
-    """Return a product X Y that is symmetric. For arrays, little more than half of it is computed."""
+    """Return a product X Y that is symmetric. For arrays, little more than half is computed."""
     if sparse.issparse(X):
         found = X @ Y
         return found.toarray() if sparse.issparse(found) else found

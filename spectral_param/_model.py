@@ -21,7 +21,8 @@ from spectral_param.functional._checks import check_module
 def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
     """Yield each constraint in a model, also nested ones, with the originals that it reads.
 
-    After another parametrization, these are computed from the matrix that the other one returns.
+    If another parametrization acts before, the "original" is the matrix that the other parametrization
+    returns.
     """
     check_module(model, "model")
     for weight in model.modules():
@@ -42,9 +43,9 @@ def constraints_of(model: nn.Module) -> Iterator[tuple[nn.Module, tuple[Tensor, 
 def constraints(model: nn.Module) -> dict[str, Parametrization]:
     """Return the constraints of this library in a model, by the names of their weights.
 
-    They include constraints by a map and constraints after each optimizer step. If you set a bound of a
-    constraint, it acts from the next read, or the next step, on. For a list of constraints the last one is
-    returned, which is guaranteed to hold.
+    Both kinds of constraints are included: by a map, and after each optimizer step. If you set a bound of a
+    constraint, the new bound holds from the next read, or the next step, on. For a list of constraints the
+    last constraint is returned, which is guaranteed to hold.
 
     Args:
         model: Any model.
@@ -77,7 +78,7 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Return optimizer groups with a separate learning rate for constrained weights.
 
-    The papers train orthogonal weights with a tenth to a hundredth of the learning rate of the others.
+    The papers train orthogonal weights with a tenth to a hundredth of the learning rate of the other weights.
 
     Args:
         model: Any model.

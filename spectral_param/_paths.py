@@ -1,4 +1,4 @@
-"""Every size at which the code takes another path, and why.
+"""All sizes at which the code changes from one path to another, with the reasons.
 
 ``python -m benchmarks paths`` times both paths at each of these sizes, on one thread and with torch's default
 threads.
@@ -6,35 +6,35 @@ threads.
 
 from __future__ import annotations
 
-# Numpy multiplies matrices faster up to the number of operations of a product of this size, where its
-# OpenBLAS stays on one thread. Above this size torch is used, because numpy would have to wait for torch's
-# threads.
+# Up to products of n x n matrices of this size, numpy multiplies faster, because its OpenBLAS stays on one
+# thread. Above this size torch is used, because numpy would have to wait for torch's threads.
 NUMPY_PRODUCT = 64
 
-# Eigenvalues: both vectors of the leading one by LAPACK's decomposition up to this size, above by inverse
-# iteration.
+# Eigenvalues: up to this size, LAPACK's decomposition gives both vectors of the leading eigenvalue; above,
+# inverse iteration.
 BOTH_VECTORS = 24
-# A spectral radius is tracked from this size on. Below, all eigenvalues cost about as much as a step of
-# tracking. Below this size, and up to this batch, numpy and scipy find the vectors of one matrix after the
-# other. torch needs fewer calls for a larger batch, and takes longer for one matrix.
+# A spectral radius is tracked from the first size on; below, all eigenvalues cost about as much as a step of
+# tracking. Below the first size, and in batches up to the second, numpy and scipy find the vectors of one
+# matrix after the other. torch needs fewer calls for a larger batch, and takes longer for one matrix.
 TRACKED_RADIUS, ONE_BY_ONE = 96, 16
 
-# A norm is followed from this smaller side on. At this size a step of tracking takes about as long as LAPACK
-# on one thread; with more threads, LAPACK stalls for milliseconds when OpenBLAS wakes them.
+# A norm is tracked if the smaller side has at least this size. At this size a step of tracking takes about as
+# long as LAPACK on one thread; with more threads, LAPACK stalls for milliseconds when OpenBLAS wakes them.
 TRACKED_NORM = 64
 
-# A followed norm forms the Gram matrix where one side is at least this many times the other, and products of
-# T with thin blocks would take as long. If the sides are closer, thin products are faster.
+# A tracked norm forms the Gram matrix if one side is at least this many times the other, and products of T
+# with thin blocks would take as long. If the sides are closer, thin products are faster.
 GRAM_SIDES = 3
 
 # Inverses for real square or small weights of the Cayley transform are scipy's below this size, where its
 # OpenBLAS stays on one thread. If OpenBLAS wakes other threads, torch waits for them, which took ten times as
 # long.
 SCIPY_INVERSE = 100
-# From the first size on one matrix is inverted by blocks, down to leaves of the second size.
+# From the first size on, a single matrix is inverted by blocks, down to blocks of the second size.
 BLOCKED_INVERSE, INVERSE_LEAF = 128, 64
 
-# Layers of rotations that are multiplied into one block. At n = L = 512, 16 is as fast, 4 is slower.
+# Layers of rotations that are multiplied into one block. At n = L = 512, 16 layers are as fast, 4 layers are
+# slower.
 GIVENS_LAYERS = 8
 
 # Numpy computes the steps of a recurrence faster than torch if a step has at most this many numbers.

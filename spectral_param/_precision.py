@@ -1,9 +1,9 @@
 """Where double precision is computed: on the tensor's device, or on the host if the device has none.
 
 Apple's MPS, for instance, has no double precision, and does not even convert a tensor while copying it to the
-host. No other module queries devices for it. What was computed in double precision goes back by
-:func:`to_like`, in one transfer for each tensor, or stays on the host if the result itself is in double
-precision, as a certificate is.
+host. Only this module asks whether a device has double precision. Results go back to the device by
+:func:`to_like`, in one transfer for each tensor. A result that itself is in double precision, such as a
+certificate, stays on the host.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def to_like(X: Tensor, Y: Tensor) -> Tensor:
 def relative_rounding(n: int, eps: float, dtype: torch.dtype) -> float:
     """Return the largest relative change of a norm by rounding, for matrices with n columns.
 
-    Products in the working precision have errors of 10·n times its eps, at most. Larger errors ``eps`` of the
-    entries, as in half precision, change W by at most ‖W‖_F·eps/2 ≤ √n·‖W‖₂·eps/2. (10·n·eps is more than 1
-    from n = 13 on in bfloat16, so that every weight would count as a member.)
+    Products in the working precision have relative errors of at most 10·n·eps, for the eps of this precision.
+    Larger errors ``eps`` of the entries, as in half precision, change W by at most ‖W‖_F·eps/2 ≤
+    √n·‖W‖₂·eps/2. (10·n·eps is more than 1 from n = 13 on in bfloat16, so that every weight would count as a
+    member.)
     """
     own = torch.finfo(dtype).eps
     return 10 * n * min(eps, own) + (n**0.5 * eps if eps > own else 0.0)

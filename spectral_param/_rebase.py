@@ -41,15 +41,15 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
       original is on the bound, so training can move it inside.
 
     Call ``rebase`` between an optimizer step and the next forward pass. The optimizer's moments are not
-    changed, although they are directions at the old base. They differ from directions at the new base by
-    terms of the size of A and fade within a few steps (ten for a momentum of 0.9). The author's code keeps
-    them, too. To drop them, remove the original from ``optimizer.state``. Restart a running average (EMA) of
-    the originals.
+    changed, although they are directions at the old base. The moments differ from directions at the new base
+    by terms of the size of A, and fade within a few steps (ten for a momentum of 0.9). The author's code
+    keeps the moments, too. To drop the moments, remove the original from ``optimizer.state``. Restart a
+    running average (EMA) of the originals.
 
     Args:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
-            :class:`spectral_param.BlockTriangular` are included. Parametrizations that act after another one
-            are skipped, because their originals are its results.
+            :class:`spectral_param.BlockTriangular` are included. Parametrizations that act after another
+            parametrization are skipped, because their originals are results of the other.
         optimizer: ``None``, the default: once, now. An optimizer: only for ``ScaledCayley``, and automatic.
             After every tenth step, those weights of the optimizer whose A exceeds 1.5 get a new D. This does
             not hold for a copy of the optimizer, nor after unpickling.
@@ -115,7 +115,7 @@ def _cayley(weight: ParametrizationList) -> Iterator[tuple[ScaledCayley, Tensor]
 
 
 class _Hook:
-    """What an optimizer calls after each of its steps. It holds the weights weakly."""
+    """The hook that an optimizer calls after each step. The hook holds the weights weakly."""
 
     def __init__(self, weights: list[ParametrizationList]) -> None:
         self._weights = [weakref.ref(weight) for weight in weights]

@@ -23,7 +23,7 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
     matrices scaled by 1e±20 behave as at scale 1.
     """
-    # Not the modulus, which may overflow for a finite complex entry.
+    # The modulus is not used: it may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
     # This size is finite for finite entries.
@@ -40,7 +40,7 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
 
 
 def rescaled(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
-    """Return T divided by the power of two below its largest entry where that is extreme, and the divisor."""
+    """Return T over the power of two below its largest entry, if this power is extreme, and the divisor."""
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
     return divided(T, scale), scale
@@ -72,7 +72,7 @@ def _change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def power_of_two(entries: Array) -> float:
-    """Return the power of two at or below the largest modulus; 1 if it is zero or not finite."""
+    """Return the power of two at or below the largest modulus; 1 if the modulus is zero or not finite."""
     largest = float(np.abs(entries).max(initial=0.0))
     return math.ldexp(1.0, math.frexp(largest)[1] - 1) if 0 < largest < math.inf else 1.0
 
@@ -81,7 +81,7 @@ def balanced(A: Array) -> tuple[Array, Array]:  # (n, n) -> (n, n), (n)
     """Return D⁻¹AD of rows and columns of similar size, and the diagonal of D, which has powers of two.
 
     A is finite, in double precision. D may be beyond the range of single precision: where A is triangular, or
-    nearly so. (scipy's ``matrix_balance`` takes such numbers for indices, too, and warns that they are none.)
+    nearly so. (scipy's ``matrix_balance`` also reads the scales as permutation indices, and warns.)
     """
     result, _, _, d, _ = _GEBAL[A.dtype.char](A, scale=True, permute=False)
     return result, d

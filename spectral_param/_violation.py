@@ -19,17 +19,17 @@ from spectral_param._register.targets import targets_of
 def violation(model: nn.Module, expected: Mapping[str, Parametrization] | None = None) -> dict[str, float]:
     r"""Return how far each constrained weight of a model is outside its set, by name; 0 for a member.
 
-    It is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN for a
-    weight that is not finite. Averages of weights that are held after the step leave their sets. This
+    The number is the largest :meth:`spectral_param.Parametrization.distance` of the matrices of a weight, NaN
+    for a weight that is not finite. Averages of weights that are held after the step leave their sets. This
     function measures the distance, and :meth:`spectral_param.Parametrization.project` removes it. The call
     does not affect training. Where FSDP2 shards weights that are held after the step, all processes have to
     call it.
 
     Args:
         model: Any model.
-        expected: ``None``, the default: the constraints that the model has. Or a dict from names of tensors
-            (or patterns of names) to constraints, for a model that may have lost them: a checkpoint of
-            weights that are held after the step loads into the plain class without a warning.
+        expected: ``None``, the default: the constraints that the model has. Alternatively, a dict from names
+            of tensors (or patterns of names) to constraints, for a model that may have lost them: a
+            checkpoint of weights that are held after the step loads into the plain class without a warning.
 
     Raises:
         ValueError: If ``model`` is not a module, no tensor has a name in ``expected``, or FSDP2 has sharded

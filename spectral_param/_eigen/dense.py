@@ -1,6 +1,6 @@
 """The leading eigentriple by LAPACK: for any matrix, in O(n³).
 
-The leading eigenvalue λ is the one of largest modulus, or of largest real part. A matrix is divided by a
+The leading eigenvalue λ has the largest modulus, or the largest real part. A matrix is divided by a
 power of two. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
@@ -41,10 +41,10 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# Largest condition of λ, by the eps of T: above it λ counts as defective, or double precision loses too many
+# Largest condition of λ, by the eps of T: above, λ counts as defective, or double precision loses too many
 # digits.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
-# One solve reaches working accuracy from almost every start, the second one from the others.
+# One solve reaches working accuracy from almost every start vector, two solves from all others.
 _SOLVES = 2
 # Largest number of balancings of one matrix for a proof.
 _BALANCES = 6
@@ -64,9 +64,9 @@ def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
 def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
-    Of several leading eigenvalues one is taken; of a complex conjugate pair, the one in the upper half plane.
-    Where a matrix has NaN or infinite entries, its triple is NaN. T is float32, float64, complex64 or
-    complex128.
+    If several eigenvalues are leading, any of them is returned; of a complex conjugate pair, the eigenvalue
+    in the upper half plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32,
+    float64, complex64 or complex128.
     """
     return leading_eigentriple(T, criterion).triple
 
@@ -88,7 +88,7 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
             first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), criterion)]
-        # One by one: the result of a matrix must not depend on the rest of the batch.
+        # One matrix at a time: its result must not depend on the rest of the batch.
         pairs = [
             _of_one(A, scale, tried, criterion, T.dtype)
             for A, scale, tried in zip(matrices, scales, first, strict=True)
@@ -101,7 +101,7 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
 
 
 class _Solution(NamedTuple):
-    """All eigenvalues of a matrix; the leading one with its unit vectors; and what is proven about it."""
+    """All eigenvalues of a matrix, and the leading eigenvalue λ with its unit vectors."""
 
     values: Array
     eigenvalue: complex
@@ -177,7 +177,7 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
 
 
 def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
-    """Return a solution, which may be in single precision, with what is proven; A is in double precision."""
+    """Return the solution with its accuracy tested; it may be in single precision, A is in double."""
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -210,12 +210,12 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
 def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
     """Return a proven solution for a badly scaled A, from D⁻¹AD for some D; None if none is proven.
 
-    D is a choice of units for the states. It changes neither the eigenvalues nor their sensitivity to
-    relative errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ,
-    however, is least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very
-    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
-    on. In the limit this would make a Jordan block diagonal; so λ must be separate from the other eigenvalues
-    then.
+    D is a choice of units for the states. D changes neither the eigenvalues nor their sensitivity to relative
+    errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ, however, is
+    least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very different, for
+    instance on a cycle of many states. So the vectors for one D determine the next D, and so on. In the
+    limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate from the
+    other eigenvalues.
     """
     B, d = balanced(A)
     limit = _MOST[eps]
@@ -292,7 +292,7 @@ def _both_vectors(A: Array, criterion: Criterion) -> _Solution:
 def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
-    # The first of a pair, in the upper half plane.
+    # Of a conjugate pair, argmax takes the first, in the upper half plane.
     eigenvalue = complex(values[criterion_of(values, criterion).argmax()])
     is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
     getrf, getrs = _DLU if is_real else _ZLU
@@ -314,7 +314,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
 
 
 def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
-    """Return the same for many or large matrices, by torch: torch would have to wait for numpy's threads."""
+    """Return solutions for many or large matrices, by torch, which would have to wait for numpy's threads."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
@@ -338,8 +338,8 @@ def _inverse_iteration(
 ) -> tuple[Any, Any]:
     """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN where they overflow.
 
-    If λ is multiple but not defective (the identity, for instance), starting from u gives v = u, which is the
-    well-conditioned one.
+    The solves for v start from u: if λ is multiple but not defective (the identity, for instance), this gives
+    v = u, the vector for which λ is well conditioned.
     """
     vectors = []
     for adjoint in (False, True):
@@ -380,8 +380,8 @@ def _eig(T: Tensor) -> tuple[Tensor, ...]:
 def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
     """Return all eigenvalues and right eigenvectors, in no order.
 
-    By numpy: where MKL's iteration does not converge, torch 2.13 writes behind the end of a real matrix's
-    eigenvectors before it raises, which ends the process.
+    Numpy computes them: where MKL's iteration does not converge, torch 2.13 writes beyond the end of a real
+    matrix's eigenvectors before it raises, which ends the process.
     """
     with np.errstate(under="ignore"):
         values, vectors = decomposed(_eig, T.cpu())
@@ -396,5 +396,5 @@ def in_double(T: Tensor) -> Array:
     FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    # To the host first: a device may lack double precision.
+    # First copy to the host: a device may lack double precision.
     return T.cpu().to(kind, copy=True, memory_format=torch.contiguous_format).numpy()

@@ -11,9 +11,9 @@ unit norm, and s = vᴴ u. Then
 
 and dv solves the same bordered system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a
 function may be differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes
-the phases, after which every function may.
+the phases, so every function of its result may be differentiated.
 
-PyTorch's gradient of a real L with respect to complex z is the g with dL = Re⟨g, dz⟩. Then
+PyTorch's gradient g of a real L with respect to complex z is defined by dL = Re⟨g, dz⟩. Then
 
 .. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
 
@@ -56,7 +56,7 @@ from spectral_param._scale import power_of_two_scale
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
     """Return base + x yᴴ, or its real part without the complex matrix.
 
-    It uses elementwise operations, which autocast and TensorFloat-32 do not affect.
+    Only elementwise operations are used, which autocast and TensorFloat-32 do not affect.
     """
     if not real:
         x, y = x[..., :, None], physical_conj(y)[..., None, :]
@@ -68,7 +68,7 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative. With ``regular`` all are known to have one."""
+    """Return where λ has no derivative: nowhere with ``regular``."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)
@@ -116,7 +116,7 @@ class _Eigen(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if known is None:
             return dominant_eigentriple(T, criterion)
-        # Autograd attaches the graph to the returned tensors, so they must be new ones.
+        # Autograd attaches the graph to the returned tensors, so these must be new tensors.
         return Eigentriple(*(x.detach() for x in known))
 
     @staticmethod
@@ -294,8 +294,8 @@ def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     """Return |λ| or Re λ for a graph that is being recorded."""
     if is_compiled():
         return _leading_value(T, criterion, handle)[0]
-    # By operators of torch alone, because an exported program must run without this library. NaN must not
-    # reach LAPACK: its QR iteration ends the process.
+    # Only operators of torch are used, because an exported program must run without this library. NaN must
+    # not reach LAPACK: its QR iteration ends the process.
     finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     values = torch.linalg.eigvals(to_double(torch.where(finite, T, 0)))
     value: Tensor = criterion_of(values, criterion).max(dim=-1).values

@@ -24,7 +24,7 @@ FRESH, COLD_SWEEPS = 3, 3
 
 
 class Ritz(NamedTuple):
-    """The Ritz pairs of G in a block, largest first, and p(G) Z in and out of it, on the host."""
+    """The Ritz pairs of G in a block, largest first, and the parts of p(G) Z inside and outside the block."""
 
     theta: list[float]  # k
     q: Array  # The Ritz vectors in the basis of V, (k, k)
@@ -48,8 +48,8 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
     image = _times(T.mH, _times(T, V) * (1 / unit))
     k = V.shape[-1]
     three = beside(V, image) if S is None else beside(V, image, S)
-    B = V.mH @ three  # VᴴV, H, and S along V
-    # E, and S outside, as rows: in one call.
+    B = V.mH @ three  # VᴴV, H, and the part of S along V
+    # E, and the part of S outside V, as rows: in one call.
     rest = torch.addmm(three.mT[k:, :], B[:, k:].mT, V.mT, alpha=-1)
     parts = torch.cat([B.flatten(), (rest.conj() @ rest.mT).flatten()])
     numbers = to_double(parts).cpu().numpy()
@@ -126,8 +126,8 @@ def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
 def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
     """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
 
-    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. Where T is long, G itself
-    costs less than these products: its entries are sums that are rounded.
+    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. If T has many more rows
+    than columns, G is formed first. This costs less, but the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES

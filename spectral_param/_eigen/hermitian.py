@@ -1,4 +1,4 @@
-r"""Proofs that no eigenvalue of a Hermitian matrix, and so no singular value, is larger.
+r"""Proofs of upper bounds for the eigenvalues of Hermitian matrices, and so for singular values.
 
 :mod:`spectral_param._eigen.proof` defines the random vectors and (1).
 
@@ -11,13 +11,14 @@ increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x �
 
     λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
 
-It is sharp within a few per cent for a small j if a is close to λ_max(PGP), and if P projects out nearly the
-space of the eigenvectors of larger eigenvalues, which p amplifies. Rounding errors of p(G) Z are about j² eps
+For a small j the bound b is sharp within a few per cent if a is close to λ_max(PGP), and if P projects out
+nearly all eigenvectors of eigenvalues above a, which p amplifies. Rounding errors of p(G) Z are about j² eps
 p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
 
 Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
 G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
-An eigenvalue λ ≥ θ₁ of G is one of H + Eᴴ(λ - A)⁻¹E, which is at most H + EᴴE/(θ₁ - b). So
+An eigenvalue λ ≥ θ₁ of G is an eigenvalue of H + Eᴴ(λ - A)⁻¹E, too. This matrix is at most H + EᴴE/(θ₁ - b).
+So
 
     θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
 
@@ -25,16 +26,17 @@ By Sylvester's law of inertia G has as many eigenvalues above s > b as H + Eᴴ(
 
     λ₂(G) ≤ s  if  λ₂(H + EᴴE/(s - b)) ≤ s.                                                       (5)
 
-Let β ≥ λ₂(G), v be a unit vector, θ = vᴴGv > β, and r = Gv - θv. No eigenvalue lies between β and the largest
-one, λ₁, so (G - λ₁)(G - β) ≥ 0, and vᴴ(G - λ₁)(G - β)v = ‖r‖² + (θ - λ₁)(θ - β). This gives the inequality of
-Temple and Kato (T. Kato, "On the upper and lower bounds of eigenvalues", J. Phys. Soc. Japan 4, 1949):
+Let β ≥ λ₂(G), v be a unit vector, θ = vᴴGv > β, and r = Gv - θv. No eigenvalue lies between β and λ₁, the
+largest eigenvalue, so (G - λ₁)(G - β) ≥ 0, and vᴴ(G - λ₁)(G - β)v = ‖r‖² + (θ - λ₁)(θ - β). This gives the
+inequality of Temple and Kato (T. Kato, "On the upper and lower bounds of eigenvalues", J. Phys. Soc. Japan 4,
+1949):
 
     θ ≤ λ_max(G) ≤ θ + ‖r‖²/(θ - β).                                                              (6)
 
 Cholesky
 --------
-sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This needs no gap and no chance. In double
-precision it is wrong only if λ_max(G) is within n rounding errors of s.
+sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This proof needs no gap between eigenvalues
+and no random numbers. In double precision it is wrong only if λ_max(G) is within n rounding errors of s.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ def chebyshev(x: float, degree: int) -> float:
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
     """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if no bound is proven.
 
-    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n, which proves nothing. If p amplified nothing,
-    λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
+    Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n; this estimate is not proven. If p amplified
+    nothing, λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
     """
     size = math.sqrt(_largest(gram)) + error
     if degree == 0 or not size < math.inf:
@@ -97,7 +99,7 @@ def temple_bound(theta: float, defect: float, second: float) -> float:
 
 
 def _largest(H: Array) -> float:
-    """Return the largest eigenvalue of a Hermitian matrix, at least 0; infinite where it is not finite."""
+    """Return the largest eigenvalue of a Hermitian H, at least 0; infinity for NaN or infinite entries."""
     return max(0.0, float(np.linalg.eigvalsh(H)[-1])) if np.isfinite(H).all() else math.inf
 
 

@@ -9,8 +9,8 @@ moves by at most ‖D̂(ω)‖, and
 
 .. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
 
-takes one product of the taps with each other for all frequencies. So b(ω) grows by ‖D̂(ω)‖. Most frequencies
-need no work in most steps, because they lie several moves below the largest.
+takes one product of the matrix of all taps of D with its adjoint, for all frequencies together. So b(ω) grows
+by ‖D̂(ω)‖. Most frequencies need no work in most steps, because they lie several moves below the largest.
 
 **Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
 products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
@@ -19,9 +19,9 @@ before it reaches B. The slack doubles after a success, and is not tried if move
 second t is B. (One product G·G, as Gram iteration takes, costs six times as many operations as the
 factorisation, and leaves a factor of n^(1/8).)
 
-**What remains.** Where both fail, eigenvalues in single precision say whether σ(ω) > B: then the solver
-computes the norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by Cholesky, or by
-eigenvalues.
+**What remains.** Where the proofs for both t fail, eigenvalues in single precision say whether σ(ω) > B. If
+so, the solver computes the norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by
+Cholesky, or by eigenvalues.
 
 If a kernel has one input or output channel, as a depthwise kernel has, K̂(ω) is a vector, whose norm needs no
 proof.
@@ -46,8 +46,8 @@ from spectral_param._scale import divided, power_of_two_scale
 _ENTRIES, _LEAST = 2**18, 16
 # A bound of the relative rounding errors of a norm that is computed from G in single precision.
 _LESS = 2e-6
-# The first slack, relative to B, and its range. A slack is tried if it is at least this many times the move.
-# It is multiplied by these factors after a proof, after a failure, and if it was not tried.
+# The first slack, relative to B, and its range. A slack is tried if it is at least _WORTH times the move. It
+# is multiplied by _PROVEN after a proof, by _FAILED after a failure, and by _UNTRIED if it was not tried.
 _SLACK, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
 _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 # Relative error of the Gram matrix of a move, which is summed in single precision.
@@ -55,7 +55,7 @@ _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """Finds the peaks of the kernels of one weight. With LAPACK as the solver it has no state."""
+    """Finds the peaks of the kernels of one weight. LAPACK as the solver keeps nothing between reads."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Peak:
         """Return the peak of each kernel.
@@ -174,7 +174,7 @@ class _Search:
         self.candidate: int | None = None
 
     def look(self, index: int) -> None:
-        """Compute the norm at a frequency, which leads if the norm is larger than those before."""
+        """Compute the norm at a frequency; the frequency leads if no earlier norm was larger."""
         small = self.kernel.shape[0] < self.norms.least_size
         # LAPACK computes small matrices in double precision.
         K = to_double(self.kernel) if small else self.kernel
@@ -223,7 +223,7 @@ class _Search:
         return indices[self.upper[indices] > self.bound]
 
     def _prove(self, part: Tensor, levels: Tensor | None = None) -> None:
-        """Prove these bounds at frequencies; the default is B."""
+        """Prove ``bounds`` of the norms at frequencies; the default is B."""
         if not len(part):
             return
         if levels is None:
@@ -278,7 +278,7 @@ class _Grams:
         """Return G at the frequencies of these indices, valid until the next call."""
         self._asked += len(indices)
         count = self.kernel[0, 0].numel()
-        # A product of complex matrices takes as many operations as four of real ones.
+        # A product of complex matrices takes as many operations as four products of real matrices.
         products = count * (count + 1) / 2 / (1 if self.kernel.is_complex() else 4)
         if self._lags is None and self._asked <= products:
             X = symbol.symbol(self.kernel, self.points[indices])
@@ -306,7 +306,7 @@ class _Grams:
 def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes), double.
 
-    Only one of r and -r is included, and C_0 is halved.
+    Of each pair r, -r only one is included, and C_0 is halved.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.

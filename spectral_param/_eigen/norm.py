@@ -10,16 +10,17 @@ eigenvalues above a: the largest, θ₁, by about e^(2j √(1 - a/θ₁))/2. One
 3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. The result is
    used only if the bound is within ``tolerance`` of the value.
 
-Most steps skip these three. Let T' be the matrix of the last step. Since then, the second largest singular
-value σ₂ has grown by at most ‖T - T'‖_F. With a bound of σ₂, a few power steps prove σ by (6) of that file.
-If this proof fails, as between close singular values, 2 and 3 are done without new random vectors: the last
-bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of that file gives a new bound of σ₂.
+Most steps skip 1, 2 and 3. Let T' be the matrix of the last step. Since then, the second largest singular
+value σ₂ has grown by at most ‖T - T'‖_F. With a bound of σ₂, a few power steps prove σ by (6) of
+``hermitian``. If this proof fails, as between close singular values, 2 and 3 are done without new random
+vectors: the last bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of ``hermitian`` bounds σ₂
+again.
 
 If the move is too large, T is compared with a multiple of T' (registration scales a weight), and the known
 bounds are multiplied by the same factor.
 
 Products of T with thin matrices take most of the time. To save products, the last step determines the degree,
-and whether V is filtered. For a long T, G itself is formed.
+and whether V is filtered. If T has many more rows than columns, G itself is formed.
 
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
 Cholesky factorisation proves the largest Ritz value. If this proof fails, LAPACK computes the largest
@@ -55,11 +56,12 @@ from spectral_param._precision import to_double
 
 # Columns of the block.
 COLUMNS = 16
-# Largest number of Ritz vectors that are projected out before the rest is bounded.
+# Largest number of Ritz vectors that are projected out before all other singular values are bounded.
 CUT = 12
-# Attempts at a proof; largest degree of a polynomial.
+# Largest number of attempts at a proof; largest degree of a polynomial.
 ROUNDS, DEGREES = 4, 80
-# The aim for the bound of the rest is a + REACH (θ₁ - a); a is at least LOWEST θ₁.
+# The polynomial's degree is chosen to bound all other eigenvalues of G by a + REACH (θ₁ - a); a is at least
+# LOWEST θ₁.
 REACH, LOWEST = 0.75, 0.25
 # Largest number of power steps in a read; after these the block is used.
 POWERS = 4
@@ -136,7 +138,7 @@ def _attempt(T: Tensor, state: State) -> tuple[Norm | None, tuple[Tensor, Ritz] 
             return None, None, lost
         outside, second, upper, next_edge = _audit(ritz, edge, degree, T, gram_error)
         gap_ratio = _gap_ratio(upper, ritz.theta[0], T)
-        # The factor by which the filter has reduced the residuals; the next step's filter needs the same one.
+        # The factor by which the filter has reduced the residuals; the next step's filter must do the same.
         factor = 1.0 if is_stale or gap_ratio > REFILTER_RATIO else 0.0
         if is_stale and gap_ratio <= 1:
             factor = hermitian.chebyshev(ritz.theta[0] / edge, degree)
@@ -185,17 +187,18 @@ def _reused(T: Tensor, state: State, before: Tensor, norm: Norm) -> tuple[Norm |
 
 
 def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) -> tuple[float, float, State]:
-    """Return the move from a multiple of the last matrix, its σ and state, if this move is smaller.
+    """Return the move from a multiple of the last matrix, with its σ and state, if this move is much smaller.
 
-    A registration scales the weight. The factor is the quotient of the sizes of the last vector's images.
+    Registration, for instance, scales the weight. The factor is the quotient of the sizes of the last
+    vector's images.
     """
     v, sigma = norm.pair.vector, float(norm.pair.value)
     f = float(_length(T @ v) / _length(v)) / sigma if sigma else 0.0
     length = f * sigma
-    # Not ``**``, which raises if a Python number overflows.
+    # Products, because ``**`` raises if a Python number overflows.
     if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
-    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Otherwise the multiple is not much nearer.
+    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Else the multiple is not much nearer.
         rest = torch.sub(T, before, alpha=f)
         # Rounding errors of the entries of the multiple and of the difference.
         rounding = 2 * torch.finfo(T.dtype).eps * f * float(torch.linalg.vector_norm(before))
@@ -227,7 +230,7 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         if gap_ratio <= 1:
             return _norm(image, *_precise(T, v, square, narrow, square, upper))
         v = image
-        # The next steps reduce the gap by less than this one.
+        # Each further step reduces the gap by a smaller factor than this step.
         if not gap_ratio * (gap_ratio / before) ** left <= 1:
             break
         before = gap_ratio
@@ -256,9 +259,9 @@ def _audit(
     """Return the bounds from p(G) Z: the root of b of (2), the bounds of (5) and (3), and the next a."""
     n, tol, theta, top = T.shape[-1], tolerance(T.dtype), ritz.theta, ritz.theta[0]
     most = min(CUT, len(theta))
-    # Many Ritz vectors left out make the rest small, but (3) can only use converged Ritz vectors: roughly,
-    # the first one and those whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ - θ_i)/2. This choice does not
-    # depend on the random vectors.
+    # Projecting out many Ritz vectors makes the remaining norm small, but (3) can only use converged Ritz
+    # vectors: roughly, the first vector and all vectors whose residuals r_i have r_i² ≤ (θ₁ - b) (θ₁ -
+    # θ_i)/2. This choice does not depend on the random vectors.
     gap = (1 - REACH) * max(top - a, 1e-9 * top)
     squares = ritz.defect.diagonal().real.tolist()
     cut = 1
@@ -346,8 +349,8 @@ def _precise(
     """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound for the value ``top``.
 
     An entry of Tv that is large from one product on is rounded in each of the n additions after it. These
-    errors cancel in ``square``, a sum over many entries, but not where few are large: there it is computed
-    in double precision.
+    errors cancel in ``square``, a sum over many entries, but not if few entries are large: then the sum is
+    computed in double precision.
     """
     in_double = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
     if in_double:

@@ -1,4 +1,4 @@
-r"""Proofs that no eigenvalue of a matrix is larger, normal or not, from products alone.
+r"""Upper bounds, with proof, for the eigenvalues of any matrix, normal or not, from products alone.
 
 They are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
 Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are
@@ -31,7 +31,7 @@ projects onto the range of V along the kernel of Uᴴ, and in the basis of V and
 
 Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
 the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
-- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M that matrix is
+- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M this matrix is
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
@@ -74,9 +74,9 @@ from spectral_param._matrices import Array
 VECTORS, TAU = 16, 0.65
 FEW, MARGIN = 4, 6000.0
 # The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
-# last number, rounding errors grow as much, and nothing is proven.
+# second number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
-# T, T², T⁴ … T⁶⁴. The last one bounds ρ of a normal matrix of size 64 up to 4 %.
+# T, T², T⁴ … T⁶⁴. T⁶⁴ bounds ρ of a normal matrix of size 64 up to 4 %.
 _POWERS = 7
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -96,7 +96,7 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     """Return whether powers of a matrix on the host prove ρ(T) < ``bound``.
 
-    They succeed unless ρ(T) is close to the bound.
+    The powers prove it unless ρ(T) is close to the bound.
     """
     if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False
@@ -140,7 +140,7 @@ def sparse_resolvent_bound(
 
     Args:
         times: The product of P and columns.
-        z: Random columns, ``FEW`` real ones or half as many complex ones.
+        z: Random columns: ``FEW`` real columns or half as many complex columns.
         V: The basis, ``(n, k)``.
         dual: (UᴴV)⁻¹Uᴴ, ``(k, n)``.
         r: Less than |θ_1|.
@@ -184,7 +184,7 @@ class Projected(NamedTuple):
 def bounded_resolvent(
     P: Tensor, right: Tensor, left: Tensor, projected: Projected, generator: torch.Generator
 ) -> float:
-    """Return M of (4) from the powers of A on random vectors, as soon as it is at most ``limit``.
+    """Return M of (4) from the powers of A on random vectors, as soon as M is at most ``limit``.
 
     Args:
         P: The matrix ``(n, n)``.

@@ -1,6 +1,6 @@
 """Ritz pairs of a matrix in two thin blocks, one for right and one for left vectors, with their residuals.
 
-Of T the dominant pair is computed, and of P the directions that the proof projects out. P is T, or a power of
+For T, the dominant pair is computed; for P, the directions that the proof projects out. P is T, or a power of
 T that separates the moduli of the eigenvalues. Different eigenvalues of T may have equal powers, so the pairs
 of P are not pairs of T.
 """
@@ -53,10 +53,10 @@ def rayleigh_ritz(
     Args:
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        images: The products of the blocks with T and, if it is not T, with the power.
+        images: The products of the blocks with T and, unless the power is T itself, with the power.
         numbers: T's largest entry, and the logarithm (base 2) of the number that divides the power.
         is_divided: Whether T has been divided by the power of two near its largest entry.
-        exponent: That of the power.
+        exponent: The exponent of the power.
 
     The pair is None where numbers overflow, or the small eigenvalue problem does not converge. The directions
     are None unless the pair is accurate and directions have converged.
@@ -109,7 +109,7 @@ def compressed(
     parts = (products.view(np.complex128) if stacked.is_complex() else products).reshape(
         -1, 6, *overlap.shape
     )
-    # The rows of R were not conjugated, so conjugates of right and right_defect have come.
+    # The rows of R were not conjugated, so the host has got the conjugates of right and right_defect.
     return [Compression(*part[:2].conj(), *part[2:]) for part in parts], rest.tolist()
 
 
@@ -174,10 +174,10 @@ def _log_excess(
 ) -> float:
     """Return the logarithm of the factor by which the residuals are too large.
 
-    It is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the square root of
-    this precision. With the residuals r of both sides and the gap g to the next eigenvalue, the error of the
-    vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both residuals, divided by
-    g |vᴴu|.
+    The logarithm is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the
+    square root of this precision. With the residuals r of both sides and the gap g to the next eigenvalue,
+    the error of the vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both
+    residuals, divided by g |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
@@ -271,7 +271,8 @@ def _to_project_out(
         cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
     if not cuts or found is None:
         return None
-    # The largest M allowed, divided by the M expected for a normal A. A non-normal A needs a multiple.
+    # The largest M allowed, divided by the M expected for a normal A. For a non-normal A, M may be several
+    # times larger.
     rest = moduli[cuts]
     scores = largest_bound(found.theta, found.products, delta)[np.asarray(cuts) - 1]
     scores = scores * (1 - rest) / (1 + size * rest)

@@ -13,9 +13,10 @@ phase of v are fixed, vᴴ dv = 0 and
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 
-The pseudo-inverse leaves out v and, where singular values are tied, the whole space of the leading ones.
-There dv is not unique; this choice is finite, and the smallest. With Π, the projector to that space, it is a
-solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du follows from u = T v/σ.
+The pseudo-inverse leaves out v; if the largest singular value is multiple, it leaves out the whole space of
+its vectors. For tied values dv is not unique; this choice is finite, and has the smallest norm. With Π, the
+projector to that space, it is a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du
+follows from u = T v/σ.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``; for plain tensors in float64 and on the host, which makes the choices.
+        value: σ, shape ``(...)``; for plain tensors in float64 and on the host, where choices depend on σ.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 
@@ -67,12 +68,12 @@ class Norm(NamedTuple):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return by how much the bound of a tracked norm may exceed σ, relative to σ."""
+    """Return the largest relative excess of a tracked norm's bound over σ."""
     return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
 
 
 def stacked_norms(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
-    """Return the norms of matrices as those of a batch."""
+    """Return the norms of single matrices as the norms of a batch."""
     value, vector, bound = (
         torch.stack(part) for part in zip(*((*norm.pair, norm.bound) for norm in norms), strict=True)
     )
@@ -90,7 +91,7 @@ def tall(T: Tensor) -> Tensor:
 def leading_pair(T: Tensor) -> Pair:
     """Return σ and v of plain tensors, by LAPACK on the host, without a graph.
 
-    Both come from TᴴT in double precision. They are NaN where T is not finite.
+    Both come from TᴴT in double precision. σ and v are NaN where T is not finite.
     """
     T = T.detach()
     scale = None
@@ -118,10 +119,10 @@ def _last_pair(G: Array) -> tuple[float, Array]:
     n = len(G)
     if not np.isfinite(G).all():  # NaN must not reach LAPACK: it may end the process.
         return math.nan, np.full(n, np.nan)
-    # Not scipy.linalg.eigh, which takes three times as long for n = 8 to get here.
+    # scipy.linalg.eigh would take three times as long to call LAPACK, for n = 8.
     solve, sizes = _solver(G.dtype.char, n)
     values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
-    if failed or count != 1:  # LAPACK's syevr can lose the last one of a cluster (OpenBLAS, AVX2 kernels).
+    if failed or count != 1:  # LAPACK's syevr can lose the last of a cluster of values (OpenBLAS, AVX2).
         values, vectors = (x[..., -1:] for x in np.linalg.eigh(G))
     return max(float(values[0]), 0.0), vectors[:, 0]
 
@@ -192,7 +193,7 @@ class _Leading(torch.autograd.Function):
     def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
         if sigma is None or v is None:
             sigma, v = leading_pair(T)
-        # Autograd attaches the graph to the returned tensors, so they must be new ones.
+        # Autograd attaches the graph to the returned tensors, so these must be new tensors.
         return sigma.detach().to(T.device, T.real.dtype, copy=True), v.detach().clone()
 
     @staticmethod

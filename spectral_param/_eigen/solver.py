@@ -26,9 +26,10 @@ from spectral_param._precision import double_device
 class Solver:
     r"""Finds the dominant eigenvalue and the largest singular value of a matrix, here by LAPACK.
 
-    ``solver=`` of :class:`spectral_param.SpectralRadiusNorm` and :class:`spectral_param.SpectralNorm` takes
-    one. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. Its results are used without a
-    check: if it cannot prove a result, it should return that of ``super()``.
+    Pass a solver as ``solver=`` of :class:`spectral_param.SpectralRadiusNorm` or
+    :class:`spectral_param.SpectralNorm`. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. The
+    results of a subclass are used without a check: where it cannot prove a result, it should return the
+    result of ``super()``.
 
     A solver may serve many weights, and must not store anything about them. The state that it returns is
     passed in again with the next matrix of the same weight, which usually differs little. The state is None
@@ -51,8 +52,8 @@ class Solver:
 
     Args:
         radius_from: The least size n for which :meth:`eigentriple` is called; LAPACK solves smaller matrices.
-            Below, LAPACK is.
-        norm_from: The least size of the smaller side for which :meth:`norm` is called. Below, LAPACK is.
+        norm_from: The least size of the smaller side for which :meth:`norm` is called; below, LAPACK is
+            called.
     """
 
     def __init__(self, radius_from: float = 0, norm_from: float = 0) -> None:
@@ -91,7 +92,7 @@ class Solver:
             The pair is ``(σ, v)``: σ as a float64 tensor of shape ``()`` on the host, and the right singular
             vector on the device of T, of its dtype and of norm 1. The weight is divided by ``bound``, a
             tensor as σ is, with ‖T‖ ≤ bound ≤ (1 + τ) σ: τ is 4 eps in single, and 1e-10 in double precision.
-            Where T is not finite, all are NaN.
+            Where T is not finite, σ, v and the bound are NaN.
         """
         pair = leading_pair(T)
         return Norm(pair, pair.value), None
@@ -114,10 +115,10 @@ _NAMED: dict[str, Callable[[], Solver]] = {
 
 
 def solver_of(choice: Solver | str) -> Solver:
-    """Return the solver of this name, or the solver itself.
+    """Return the solver with the name ``choice``, or ``choice`` itself.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If ``choice`` is neither a name nor a solver.
     """
     if isinstance(choice, Solver):
         return choice
@@ -180,7 +181,7 @@ class RadiusFollower(Follower):
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
         triples = [LeadingTriple(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
-        if type(self.solver) not in (Solver, Tracking):  # These two check sizes themselves.
+        if type(self.solver) not in (Solver, Tracking):  # Solver and Tracking check sizes themselves.
             triples = [
                 LeadingTriple(triple, known and _has_squares(triple.eigenvalue)) for triple, known in triples
             ]

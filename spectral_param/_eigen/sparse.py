@@ -1,9 +1,9 @@
 """The spectral radius of a sparse matrix: exact reductions, then Ritz values with a proof.
 
 One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, which need not be the largest
-if many are close together. In random sparse matrices with n = 10,000 and ten entries a row, 16 or more
-eigenvalues may lie within half a per cent of the largest modulus. So each value here is exact, or proven, or
-computed by LAPACK.
+if many are close together. In random sparse matrices with n = 10,000 and ten entries per row, 16 or more
+eigenvalues may have moduli within half a per cent of the largest modulus. So each value here is exact, or
+proven, or computed by LAPACK.
 
 1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
    eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
@@ -192,15 +192,15 @@ class _Attempt(NamedTuple):
 
 # The first attempt succeeds up to thousands of nodes, and for few leading eigenvalues. With a high power most
 # of the time goes into products, not ARPACK: at n = 50,000 with ten entries a row the second attempt needs
-# 8,000 products with T and as many with its adjoint. Its vectors may have large residuals, because (7) has
-# products of right and left residuals, and residuals of leading vectors are far smaller than the last one.
+# 8,000 products with T and as many with its adjoint. The vectors may have large residuals, because (7) has
+# products of right and left residuals, and leading vectors have far smaller residuals than the last vector.
 # The third attempt needs twice as many products.
 ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Attempt(40, 200, 31, 8, 1e-10))
 
 
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
-    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Less to read than int64.
+    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Half the bytes of int64.
     with steps("sparse spectral radius", None, "product") as done:
         return _by_powers(T, attempt, done)
 
@@ -223,7 +223,7 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
 
 
 def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return converged Ritz values, largest first, and vectors; of a conjugate pair the upper one."""
+    """Return converged Ritz values, largest first, and vectors; of a conjugate pair, the one with Im > 0."""
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
     start = rng.standard_normal(n).astype(T.dtype)

@@ -1,16 +1,16 @@
-r"""The norm of a convolution: the largest one of its symbol, over all frequencies.
+r"""The norm of a convolution: the largest norm of its symbol, over all frequencies.
 
 A convolution y(p) = Σ_q K_q x(s p + q) with stride s splits into phases: the pixels of x with the same
-remainder modulo s become separate channels, which makes the stride 1. So let it be 1, for a kernel K of shape
-(o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
+remainder modulo s become separate channels, which makes the stride 1. So let the stride be 1, for a kernel K
+of shape (o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
 
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 
 (Sedghi, Gupta and Long, "The Singular Values of Convolutional Layers", ICLR 2019, for circular convolutions).
 Images padded with zeros are images on the infinite plane, and cropping the result does not increase its norm.
 So the supremum is the least bound for all image sizes. A circular convolution of size N has the frequencies
-2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output, and their common
-factor spreads the image over independent sublattices. Both leave the bound unchanged.
+2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output. A common factor
+of dilation and stride spreads the image over independent sublattices. Both leave the bound unchanged.
 
 From a grid to all frequencies
 ------------------------------
@@ -62,13 +62,13 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
 def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     """Return the grid for a kernel of these sizes: frequencies ω, float64 ``(P, axes)``.
 
-    Half of it for a real kernel, since K̂(-ω) is conjugate. Also return the quotient of the norm on the grid
-    and the bound, at least ``TIGHT``.
+    For a real kernel only half of the grid is returned, since K̂(-ω) is the conjugate of K̂(ω). Also return
+    the quotient of the norm on the grid and the bound, at least ``TIGHT``.
     """
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
     counts = [max(1, math.ceil(math.pi * (q - 1) / (2 * angle))) for q in taps]
-    cosine = 1.0  # Not math.prod, which torch.compile does not support.
+    cosine = 1.0  # torch.compile does not support math.prod.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
     # Half of the first axis of a real kernel.
@@ -98,7 +98,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
     if K.is_complex():
         wave = torch.complex(angle.cos(), -angle.sin()).to(flat)
         return torch.einsum("...pq,...oiq->...poi", wave, flat)
-    # Two real products take half the time of a complex one.
+    # Two real products take half the time of a complex product.
     flat = flat.to(promoted(K.dtype, torch.float32))
     real, imaginary = (
         torch.einsum("...pq,...oiq->...poi", part.to(flat), flat) for part in (angle.cos(), -angle.sin())

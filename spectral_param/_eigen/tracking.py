@@ -54,7 +54,7 @@ _REGULAR = (1e-30, 1e30)
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is kept between calls, for one matrix.
+    """The state of one matrix between calls.
 
     Attributes:
         right: Block that spans the leading right invariant subspace, ``(n, COLUMNS)``.
@@ -134,7 +134,7 @@ def _largest_entry(T: Tensor) -> Tensor:
 
 
 def _plan(state: State) -> tuple[int, int] | None:
-    """Return how often to square T and how many sweeps to do then; None if an attempt does not pay."""
+    """Return how often to square T, and how many sweeps follow; None if LAPACK is expected to be faster."""
     if state.wait > 0 or not state.separation < 1:
         return None
     # A factor below 1, learnt from the blocks of the last step, is too small for random blocks.
@@ -224,7 +224,7 @@ def _further_sweeps(log_excess: float, separation: float, exponent: int, sweeps:
 class _Power:
     matrix: Tensor  # T^exponent / 2^log2_scale
     exponent: int
-    log2_scale: Tensor | None  # the power; None if the exponent is 1
+    log2_scale: Tensor | None  # logarithm of the divisor; None for T itself
 
 
 def _power(T: Tensor, squarings: int) -> _Power:
@@ -271,7 +271,7 @@ def _result(
     T = blocks[0]
     is_real = not T.is_complex()
     # Coefficients in T's dtype for combinations of the rows of the blocks. A complex combination of real rows
-    # takes two.
+    # takes two real products.
     bases = ritz.bases[0].T, ritz.bases[1].conj().T
     pairs = [np.stack([x.real, x.imag]) if is_real else x[None] for x in (ritz.right, ritz.left)]
     if not is_real:

@@ -39,7 +39,7 @@ class LeadingTriple(NamedTuple):
 
 
 def stacked(triples: Sequence[LeadingTriple], batch: torch.Size) -> LeadingTriple:
-    """Return the eigentriples of single matrices as one of a batch."""
+    """Return the eigentriples of single matrices as the eigentriple of a batch."""
     parts = (torch.stack(part) for part in zip(*(triple for triple, _ in triples), strict=True))
     triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
     return LeadingTriple(triple, all(regular for _, regular in triples))
@@ -65,15 +65,15 @@ def physical_conj(x: Tensor) -> Tensor:
 
 def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
     """Return xᴴy."""
-    # Not torch.vdot, because the precision of products depends on settings.
+    # torch.vdot is not used, because its precision depends on settings.
     return (physical_conj(x) * y).sum(dim=-1)
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
     """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
 
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then of that
-    size. So where |vᴴu| is below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative is
+    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then about
+    sqrt(eps). So where |vᴴu| is below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative is
     meaningless.
     """
     return float(10 * torch.finfo(dtype).eps ** 0.5)
@@ -94,8 +94,8 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
 
     The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
     relative errors of the entries do not depend on the units of rows and columns. In this formula eps is at
-    most that of the working precision, in which eigenvalues are computed. Larger errors of the entries, as in
-    half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
+    most the eps of the working precision, in which eigenvalues are computed. Larger errors of the entries, as
+    in half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
     """
     own = torch.finfo(W.dtype).eps
     floor = degenerate_threshold(W.dtype)

@@ -1,13 +1,13 @@
-"""What an optimizer calls before and after each of its steps, once for all weights that it holds.
+"""The hooks that an optimizer calls before and after each step, once for all weights that it holds.
 
-Before the step the gradient of each weight is made tangent to its set. After it the weight is put back; where
-the step has a size of its own, the change is first made tangent and sized, for which the weight is copied
+Before the step the gradient of each weight is made tangent to its set. After the step the weight is put back.
+If the step has a size of its own, the change is first made tangent and sized; for this, the weight is copied
 before the step. The copies travel with the arguments of the step, which torch hands from one hook to the
 other: they are gone when the step has ended, also by an error.
 
-The hooks run on steps that changed nothing, as those that a GradScaler skips inside a fused optimizer, and
-twice for an optimizer that steps twice. That does no harm: a member keeps its bits. (The version counter of a
-parameter does not tell: fused optimizers leave it alone.)
+The hooks also run after steps that changed nothing (a GradScaler skips steps inside a fused optimizer), and
+twice for an optimizer that steps twice. This does no harm: a member keeps its bits. (The version counter of a
+parameter does not show whether it changed: fused optimizers do not increase the counter.)
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from spectral_param._parametrizations.bound import is_present
 from spectral_param._parametrizations.placed import Placed, after_step, placed
 
 R = TypeVar("R")
-# Most entries of the weights that one call is about: it takes several times their memory.
+# Largest number of entries of the weights that one call handles: the call takes several times their memory.
 _BATCH = 2**24
 
 
 class Entry:
-    """A weight, under one of its names. Its module may be gone before it."""
+    """A weight, under one of its names. The module may be deleted before the weight."""
 
     def __init__(
         self, owner: nn.Module, name: str, constraint: Parametrization, step: steps.Kind, full: str
     ) -> None:
         self._owner, self.name, self.constraint, self.step = weakref.ref(owner), name, constraint, step
-        # No weak reference: torch.utils.swap_tensors, by which modules may be converted, refuses those.
+        # No weak reference to the weight: torch.utils.swap_tensors, by which modules may be converted,
+        # refuses tensors that have weak references.
         weight = owner._parameters[name]
         assert weight is not None
         self._weight, self._full = weight, full
         self._said: set[str] = set()
-        #: Whether the weight has given the bound of its constraint.
+        #: Whether the bound is ``"present"``: the size of the weight at registration.
         self.is_present = is_present(constraint)
 
     def weight(self) -> Tensor:
@@ -67,7 +68,7 @@ class Entry:
         return known
 
     def has(self, weight: Tensor) -> bool:
-        """Return whether it is this weight."""
+        """Return whether the entry is of ``weight``."""
         return self._weight is weight
 
     def gradient(self, weight: Tensor) -> Tensor | None:
@@ -100,7 +101,7 @@ class Entry:
 
     @torch.no_grad()
     def take_present(self, weight: Tensor) -> None:
-        """Take the bound of a weight that something else has written to, as a checkpoint that was loaded."""
+        """For ``"present"``, take the bound from a weight that something else wrote, such as a checkpoint."""
         if not self.placed(weight).take_present():
             return
         warnings.warn(
@@ -142,7 +143,8 @@ class Hook:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        # Not as decorators: they import torch's compiler, which takes as long as the rest of this package.
+        # Decorators are not used here: they import torch's compiler, which takes as long as the rest of this
+        # package.
         self._begin: Callable[..., Any] = torch.compiler.disable(self._prepare)
         self._end: Callable[..., Any] = torch.compiler.disable(self._put_all_back)
 
@@ -234,12 +236,12 @@ class Hook:
 
 
 def _part(active: Any, i: int) -> Any:
-    """Return what is active of the i-th of a stack of weights."""
+    """Return the active parts of the boundary for the i-th of a stack of weights."""
     return tuple(t[i] for t in active) if isinstance(active, tuple) else None if active is None else active[i]
 
 
 def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callable[[], R]:
-    """Return a closure after which the gradients are along the sets."""
+    """Return a closure that afterwards makes the gradients tangent to the sets, by ``along``."""
 
     @functools.wraps(closure)
     def wrapped() -> R:
@@ -256,7 +258,8 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
     for w in weights:
         W, constraint = w.placed.W, w.entry.constraint
         one_set = constraint if constraint.one_set is None else constraint.one_set
-        # Shards of one shape may be of weights of several, which differs from process to process.
+        # Shards of equal shape may belong to weights of different shapes. Grouping by the weight's shape is
+        # the same in all processes.
         shard = None if w.placed.groups is None else (w.weight.shape, w.placed.groups)
         groups[one_set, w.placed.X.shape, shard, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():
@@ -266,9 +269,9 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
 
 
 def _is_looked_at(part: Placed) -> bool:
-    """Return whether a weight is checked: on a device only where the host computes on it in any case.
+    """Return whether NaN is looked for in a weight: on a device only if the host reads values in any case.
 
-    A shard is not: its process does not know what the others found.
+    A shard is not checked: its process does not know what other processes found.
     """
     return not part.constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
 
@@ -277,7 +280,7 @@ def _is_looked_at(part: Placed) -> bool:
 def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Tensor, Any, Tensor]:
     """Return gradients along the set, the active parts of its boundary, and which matrices are members.
 
-    The gradient at a matrix outside, to which something else has written, stays as it is.
+    If something else has written to a matrix, so that it is outside the set, its gradient is not changed.
 
     Args:
         like: One of the weights, which have one set.
@@ -289,7 +292,7 @@ def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Te
     sign = torch.tensor(signs, dtype=X.real.dtype, device=X.device).reshape(-1, *[1] * (X.ndim - 1))
     active = constraint.active(X, sign * G)
     is_member = torch.ones(X.shape[:-2], dtype=torch.bool, device=X.device)
-    if active is None:  # What has an inside has a tangent at what is outside, too.
+    if active is None:  # A set with an inside has tangents also at matrices outside the set.
         distance, resolution = constraint.outside(X, torch.finfo(like.W.dtype).eps)
         is_member = distance <= resolution
     return torch.where(is_member[..., None, None], constraint.tangent(X, G, active), G), active, is_member
@@ -298,7 +301,7 @@ def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Te
 def _moved(
     group: list[_Weight], matrices: list[Tensor], copies: dict[Entry, _Before], optimizer: Optimizer
 ) -> list[Tensor]:
-    """Return where steps along the set lead, in place of the matrices that the optimizer has left."""
+    """Return the matrices after steps along the set, in place of the matrices after the optimizer's steps."""
     found, groups = list(matrices), steps.groups_of(optimizer)
     known = [i for i, w in enumerate(group) if w.entry in copies]
     before = [copies[group[i].entry] for i in known]
@@ -308,7 +311,7 @@ def _moved(
     for k, i in enumerate(known):
         found[i] = moved[k]
         entry, weight, _ = group[i]
-        # The gradient last: to look at it takes a pass over the entries.
+        # The gradient is tested last, because its norm takes a pass over the entries.
         if (
             ratio is not None
             and X.is_cpu
@@ -323,18 +326,18 @@ def _moved(
 
 @full_precision
 def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> tuple[Tensor, Tensor | None]:
-    """Return where steps along the set lead, and how large their tangent parts are beside the weights.
+    """Return the weights after steps along the set, and the sizes of the tangent parts relative to W.
 
     Args:
-        X: What the optimizer has left of k weights ``(k, ..., m, n)``.
-        entry: Of one of the weights, whose sets and steps are the same.
+        X: The k weights after the optimizer's step, ``(k, ..., m, n)``.
+        entry: The entry of one of the weights, whose sets and steps are the same.
         before: The weights before the step.
-        rates: Of each weight.
+        rates: The learning rate of each weight.
     """
     constraint, W, ratio = entry.constraint, torch.stack([b.W for b in before]), None
     if before[0].active is None:
         step = constraint.tangent(W, X - W)
-    else:  # What is active may have another shape for each weight.
+    else:  # Active parts may have another shape for each weight.
         changes = zip(W, X - W, before, strict=True)
         step = torch.stack([constraint.tangent(w, d, b.active) for w, d, b in changes])
     if entry.step != "tangent":
@@ -345,9 +348,10 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 
 
 def _written(w: _Weight, X: Tensor) -> bool:
-    """Write a weight, or its shard, where it has moved; return whether it may have."""
+    """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
-    # Only a shard of its own may differ from process to process: others are written by all together.
+    # Processes may decide differently about their own shards. Other weights are equal in all processes, which
+    # write them together.
     if W.is_cpu and torch.equal(w.placed.W, W):
         return False
     w.placed.write(w.weight, W)

@@ -1,4 +1,4 @@
-"""The optimizers that may hold weights, and the one that has a weight."""
+"""The optimizers that may hold weights, and the optimizer of one weight."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
     for each in given:
         try:
             each.register_step_post_hook(_nothing).remove()
-        except AttributeError:  # A wrapper that is called an optimizer, as accelerate's, without a start.
+        except AttributeError:  # As of accelerate: Optimizer.__init__ was not called.
             raise ValueError(
                 f"optimizer: expected one that takes hooks, got {type(each).__name__}, whose constructor "
                 "does not call that of torch.optim.Optimizer. Of a wrapper pass the optimizer inside."
@@ -51,7 +51,7 @@ def _nothing(*_: Any) -> None:
 
 
 def optimizer_of(weight: Tensor, optimizers: list[Optimizer]) -> Optimizer:
-    """Return the one that has the weight.
+    """Return the optimizer that has the weight.
 
     Raises:
         ValueError: If none has, or several have.

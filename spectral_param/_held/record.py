@@ -2,7 +2,7 @@
 
 The record is an attribute of the module beside its parameters: it is copied and pickled with the module, and
 no ``state_dict`` has it. The optimizer gets one pair of hooks for all of its weights; copies and pickles of
-an optimizer have none.
+an optimizer have no hooks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Held(NamedTuple):
     """How a weight is held."""
 
     constraint: Parametrization
-    step: steps.Step  # As it was asked for.
+    step: steps.Step  # The argument ``step`` of ``constrain``.
 
 
 def record_of(owner: nn.Module) -> dict[str, Held]:
@@ -43,7 +43,7 @@ def held_by(owner: nn.Module) -> dict[str, Parametrization]:
 
 
 def step_of(owner: nn.Module, name: str, constraint: Parametrization) -> steps.Step:
-    """Return the step that was asked for with a constraint of this class, as the record has it."""
+    """Return the argument ``step`` from the record, if the recorded constraint has the same class."""
     held = record_of(owner).get(name)
     return held.step if held is not None and type(held.constraint) is type(constraint) else None
 
@@ -66,9 +66,9 @@ def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
 
 
 class _Reset:
-    """A module's ``reset_parameters`` that starts its weights again in their sets.
+    """A module's ``reset_parameters`` that starts the held weights again, inside their sets.
 
-    It is an attribute of the module, whose class stays as it is.
+    The object is an attribute of the module, whose class is not changed.
     """
 
     def __init__(self, owner: nn.Module, name: str) -> None:
@@ -86,7 +86,7 @@ def _resets(owner: nn.Module) -> list[str]:
 
 
 def check_set(constraint: Parametrization, weight: Tensor) -> None:
-    """Raise for a set into which no weight can be put back, or that only a checkpoint would know."""
+    """Raise for a set into which no weight can be put back, or whose bound a checkpoint could not save."""
     has_none = type(constraint).near is Parametrization.near
     reason = constraint.by_map_alone or ("it has no method near" if has_none else "")
     if reason:
@@ -120,12 +120,12 @@ def hold(
     step: steps.Step,
     kind: steps.Kind,
 ) -> None:
-    """Hold a weight, under all of its names: the module, the name there, and the full one.
+    """Hold a weight, under all of its names: triples of a module, the name in it, and the full name.
 
-    ``step`` is the one that was asked for, ``kind`` the one that is taken.
+    ``step`` is the argument of ``constrain``, ``kind`` the step that follows from it.
     """
     for owner, name, _ in names:
-        release(owner, owner, name)  # What a parameter was in whose place another one is.
+        release(owner, owner, name)  # Forget a parameter that had this name before.
         vars(owner).setdefault(_RECORD, {})[name] = Held(constraint, step)
         vars(owner).update({name: _Reset(owner, name) for name in RESETS if hasattr(type(owner), name)})
     owner, name, full = names[0]

@@ -1,24 +1,26 @@
 r"""The steps of weights that are held in a set: which to take, with which optimizers, and their sizes.
 
-Notation: W is a member of the set, D the change that the optimizer makes of it, P_W the orthogonal projection
-on the tangent space at W, and η the rate of the weight's group. What follows a step puts
+Notation: W is a member of the set, D the optimizer's change of W, G the gradient, P_W the orthogonal
+projection on the tangent space at W, and η the rate of the weight's group. After a step, the result is put
+back into the set. The result is
 
-- ``"project"``: W + D back into the set,
+- ``"project"``: W + D,
 - ``"tangent"``: the same, after a step with the gradient P_W G in place of G,
 - ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, also after a step with P_W G,
 - ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
   msign(UΣVᴴ) = UVᴴ.
 
-**Why the gradient.** At the minimum over the set the gradient is normal to it, not zero. An optimizer that
-divides it entry by entry turns it, and with ``"project"`` the weight stops where what is left is normal. The
-tangent part is zero at the minimum alone.
+**Why the gradient.** At the minimum over the set the gradient is normal to the set, not zero. An optimizer
+that divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where
+the divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
 
 **Parts.** A relative step is sized for the whole weight. Otherwise a row (or gate) without gradient would
-move as far as all others, by rounding. And no part turns by more than arctan η: of a thousand rows the only
-one with a gradient would turn by √1000 η.
+move as far as all others, by rounding. And no part turns by more than arctan η. Without this limit, a single
+row with a gradient among a thousand rows would turn by √1000 η.
 
-**Rounding.** D is known up to rounding errors of W. A tangent part of a few of them is no direction, so the
-weight stays: AdamW without a gradient would turn W by η, since its decay leaves rounding errors alone.
+**Rounding.** D is known up to rounding errors of W. If the tangent part has the size of a few rounding
+errors, its direction is random, and the weight stays unchanged. Otherwise AdamW without a gradient would turn
+W by η, because decay leaves a tangent part of rounding errors only.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from spectral_param._sets import orthonormal, spheres
 Kind = Literal["project", "tangent", "relative", "msign"]
 Step = Kind | None
 
-# Optimizers that divide the gradient entry by entry, and by default add the decay to it before they do.
+# Optimizers that by default add the decay to the gradient, and then divide the sum entry by entry.
 _DIVIDING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")
 # Tangent parts of at most this many rounding errors of the weight count as zero.
 _ROUNDINGS = 4
@@ -95,7 +97,7 @@ def _check_sized(
     optimizer: Optimizer,
     group: dict[str, Any],
 ) -> None:
-    """Raise where a step of the size of the rate makes no sense."""
+    """Raise if the size of a step cannot be the learning rate."""
     asked = f"step: expected 'tangent', 'project' or None, got {kind!r}"
     if weight.dtype in HALF:
         raise ValueError(
@@ -144,18 +146,18 @@ def groups_of(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
 def sized(
     kind: Kind, constraint: Parametrization, W: Tensor, A: Tensor, rates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return steps of the size of the rate, and how large A is beside W.
+    """Return steps whose size is the rate times the size of W, and the size of A relative to W.
 
     Args:
         kind: "relative" or "msign".
-        constraint: The constraint, or one of the same set.
+        constraint: The constraint, or another constraint with the same set.
         W: Members ``(k, ..., m, n)`` of k weights.
         A: Tangent parts of the optimizer's changes.
         rates: η of each weight ``(k)``.
 
     Returns:
-        Steps of the shape of W, and a number for each weight, or, for "msign", for each matrix, with
-        dimensions of size 1 behind it. Where this number is rounding, the step is zero.
+        Steps of the shape of W, and the relative size of A: a number for each weight, or for each matrix with
+        "msign", with trailing dimensions of size 1. Where this size is only rounding, the step is zero.
     """
     shape = W.shape if kind == "msign" else (len(W), *[1] * (W.ndim - 2), W[0].numel())
     (U, size), (V, length) = (spheres.polar_of_values(X.reshape(shape)) for X in (A, W))

@@ -28,10 +28,10 @@ class Parametrization(InSet):
     set. A weight assigned later must be in the set, and have the same shape, dtype and device.
 
     A subclass defines a map and its set. The map is :meth:`reference`, with :meth:`invert`, :meth:`start` and
-    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`, if it is not all matrices. These get
-    matrices ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU are a batch
-    dimension. A subclass says in :attr:`shapes` which matrices it takes, and does not override ``forward``
-    and ``right_inverse``.
+    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`; a map that reaches all matrices
+    needs neither. All these methods get matrices ``(..., m, n)`` in float32 or better, with autocast off; the
+    gates of an LSTM or GRU are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes,
+    and does not override ``forward`` and ``right_inverse``.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
@@ -70,12 +70,12 @@ class Parametrization(InSet):
 
     def __init__(self, **choices: tuple[str, Any]) -> None:
         # No docstring: help of a subclass would show it. The choices are arguments of the subclass's
-        # constructor that become attributes: pairs of the value and the Literal of allowed values. A
-        # ValueError says that one is not allowed.
+        # constructor that become attributes: pairs of the value and the Literal of allowed values. A value
+        # that is not allowed raises a ValueError.
         super().__init__()
         vars(self).update(check_choices(**choices))
         self._from_paper = False
-        self._warned = False  # That a matrix has no derivative.
+        self._warned = False  # Whether a warning that a matrix has no derivative was given.
         self._memory = Memory()
 
     # Methods of the map, for subclasses -----------------------------------------------------------------
@@ -83,16 +83,17 @@ class Parametrization(InSet):
     def reference(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` by torch's operations.
 
-        It serves graphs, transforms of torch.func and derivatives of higher order, and makes no choice by
-        values.
+        Recorded graphs, transforms of torch.func and derivatives of higher order call this method. So the
+        code must not branch on values of tensors.
         """
         raise NotImplementedError
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the same for plain tensors without a graph, whose values may be read.
+        """Return :meth:`reference`'s matrices for plain tensors without a graph, whose values may be read.
 
-        It is called once after each change of the originals or buffers. If it changes buffers, as a latch
-        does, the next read calls it again. By default the gradient is autograd's, of :meth:`reference`.
+        A read calls this method once after each change of the originals or buffers. If the method changes
+        buffers itself (as a latch), the next read calls it again. By default the gradient is autograd's, of
+        :meth:`reference`.
 
         Returns:
             A map that has captured all that its backward pass needs; see :class:`spectral_param.Map`.
@@ -114,15 +115,15 @@ class Parametrization(InSet):
         """
         raise NotImplementedError
 
-    #: Whether the constraint can act after another parametrization, on the weight that it returns. By default
-    #: it can. A constraint whose originals are not one matrix of the weight's shape cannot.
+    #: Whether the constraint can act after another parametrization, on the weight that the other returns. The
+    #: default is True. Set False if the originals are not one matrix of the weight's shape.
     acts_after = True
 
     #: Whether a weight can be assigned if the constraint acts after another one.
     assignable_after = False
 
     def penalty(self, *originals: Tensor) -> Tensor | None:
-        """Return what :func:`spectral_param.penalty` adds to the loss for this weight; by default nothing."""
+        """Return the term that :func:`spectral_param.penalty` adds to the loss for this weight, or None."""
         return None
 
     def rebase(self, *originals: Tensor) -> None:
@@ -146,12 +147,12 @@ class Parametrization(InSet):
     def forward(self, *originals: Tensor) -> Tensor:
         """Return the constrained weight, in the dtype and on the device of the originals.
 
-        The constraint is evaluated if the originals have changed since the last read. Otherwise the weight
-        is known, and the constraint is evaluated again only for a backward pass.
+        The constraint is evaluated if the originals have changed since the last read. Otherwise the
+        remembered weight is returned, and the constraint is evaluated again only for a backward pass.
 
         Args:
-            originals: The tensors that the optimizer trains. After another parametrization, the one weight X
-                that it returns.
+            originals: The tensors that the optimizer trains. After another parametrization, the weight X that
+                the other returns.
 
         Raises:
             NotAMatrixError: If X has fewer than two dimensions or no entries.

@@ -55,13 +55,13 @@ class BlockTriangular(Parametrization):
         0.0
 
     Args:
-        blocks: Pairs of size and parametrization, from top to bottom. The parametrization can be of another
-            library, which may refuse a block outside its set instead of projecting it. Each block gets a copy
-            of its parametrization; the given instance is not changed. ``None`` leaves the block
+        blocks: Pairs of size and parametrization, from top to bottom. The parametrization may come from
+            another library; then a block outside its set may be refused instead of projected. Each block gets
+            a copy of its parametrization; the given instance is not changed. ``None`` leaves the block
             unconstrained.
         coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
-            paper and the default of :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)`` of block
-            numbers with row < column.
+            paper and the default of :class:`spectral_param.nn.ENRNN`. Or a list of pairs ``(row, column)`` of
+            block numbers with row < column.
 
     Raises:
         ValueError: If a size is not a positive integer, or a coupling is not such a pair.
@@ -73,12 +73,12 @@ class BlockTriangular(Parametrization):
     couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
     the zeros.
 
-    Registration takes the diagonal blocks of the weight and projects each onto its set. It sets the blocks
-    below the diagonal, and those without a coupling, to zero.
+    Registration takes the diagonal blocks of the weight and projects each onto its set. Registration sets the
+    blocks below the diagonal, and blocks without a coupling, to zero.
 
     The distance of a weight from the set is the largest of two numbers: the distance of a block from its set,
-    and the modulus of an entry that has to be zero; ``project`` takes the weight with which registration
-    starts.
+    and the modulus of an entry that has to be zero; ``project`` returns the weight with which training would
+    start after registration.
     """
 
     acts_after = False
@@ -149,7 +149,7 @@ class BlockTriangular(Parametrization):
             block.check_matrices(self._part(W, i, i))
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return the largest distance of a block from its set, or modulus of an entry that has to be zero."""
+        """Return the largest of the blocks' distances and of the moduli of entries that have to be zero."""
         found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
         for i, block in enumerate(self._adapted()):
             distance, resolution = block.outside(self._part(W, i, i), eps)
@@ -243,7 +243,7 @@ class BlockTriangular(Parametrization):
         return own, list(originals[start:])
 
     def _misplaced(self, W: Tensor) -> Tensor:
-        """Return W with its blocks and couplings set to zero: what has to be zero in a member."""
+        """Return W with its blocks and couplings set to zero: the entries that are zero in a member."""
         rest = W.clone()
         for i, j in (*((i, i) for i in range(len(self.sizes))), *self.coupling):
             rest[(..., *self._slices(i, j))] = 0

@@ -1,4 +1,4 @@
-"""A bound: a number, one number for each matrix, or what the weight has at registration.
+"""A bound: a number, one number for each matrix, or the size of the weight at registration.
 
 The number that the constructor gets is an attribute. Three kinds of bounds are a buffer in double precision:
 a tensor, the numbers that ``"present"`` found, and numbers set later, as by a schedule. So checkpoints,
@@ -23,7 +23,7 @@ from spectral_param.functional._checks import as_numbers
 
 Bound = float | Tensor | Literal["present"]
 
-_SHOWN = 20  # Most numbers in a ``repr``.
+_SHOWN = 20  # The largest number of entries that a ``repr`` shows.
 
 
 class _Kind(NamedTuple):
@@ -49,15 +49,15 @@ _KINDS = {
 class Bounded(Parametrization):
     """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
 
-    _is_present = False  # Whether the weight gave the bound, or will give it.
+    _is_present = False  # Whether the bound was ``"present"``, so that the weight determines it.
 
     #: Whether the weight alone determines the bound of "present", so that a checkpoint needs no buffer for
     #: it.
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
-        # No docstring: help of a subclass would show it. A ValueError says that the value is no bound of the
-        # kind that the name has, or that a choice, as in the base class, is not allowed.
+        # No docstring: help of a subclass would show it. A ValueError is raised if the value is no bound of
+        # this name's kind, or a choice is not allowed, as in the base class.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
         if isinstance(value, float) and _KINDS[name].above < value < math.inf:
@@ -103,7 +103,7 @@ class Bounded(Parametrization):
         return values
 
     def _beside_weight(self, values: Tensor) -> Tensor:
-        """Return the numbers where the weight is; on the host for the meta device, which would lose them."""
+        """Return the numbers on the weight's device; on the host for the meta device, which has no values."""
         device = self._like.device
         if isinstance(self._like, FakeTensor):
             return self._like.new_empty(values.shape, dtype=values.dtype)
@@ -135,7 +135,7 @@ class Bounded(Parametrization):
             setattr(self, self._bound, "present")
 
     def _start_bound(self) -> None:
-        """Set the bound of "present" to a number while no weight has given one."""
+        """Set the bound to a number if it is "present" and no weight has been registered yet."""
         if isinstance(getattr(self, self._bound), str):
             setattr(self, self._bound, _KINDS[self._bound].default)
 
@@ -156,7 +156,7 @@ class Bounded(Parametrization):
         if isinstance(value, Tensor) and isinstance(T, FakeTensor) != isinstance(value, FakeTensor):
             value = _KINDS[name].default  # PyTorch does not combine fake and real tensors.
         if not isinstance(value, Tensor):
-            # Created on the device, because a copy from the host would wait for it.
+            # Created on the device, because a copy from the host would make the host wait.
             return like.real.new_full((), value)
         try:
             torch.broadcast_to(value, T.shape[:-2])
@@ -165,7 +165,7 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if like.is_cpu:  # First to the host: a device may lack double precision.
+        if like.is_cpu:  # First copy to the host: a device may lack double precision.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
@@ -200,7 +200,8 @@ class Bounded(Parametrization):
         if present is not None:
             self._buffers[name] = present
         if key not in state_dict:
-            # The number that a constructor gets is not saved, nor did earlier versions save its tensor.
+            # A number given to the constructor is not saved. (Earlier versions did not save a tensor given to
+            # it, either.)
             if self._is_present:
                 missing.append(key)
             return
@@ -226,7 +227,7 @@ class Bounded(Parametrization):
 
 
 def is_present(constraint: nn.Module) -> bool:
-    """Return whether the bound is that of the weight, so that a weight of any size gives another one."""
+    """Return whether the bound is "present": then another weight may give another bound."""
     return isinstance(constraint, Bounded) and constraint._is_present
 
 

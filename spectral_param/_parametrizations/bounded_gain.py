@@ -32,7 +32,7 @@ from spectral_param.functional._lyapunov import contraction_inverse
 from spectral_param.functional._rooms import Attempt, nearest
 
 # Relative distances below the bound to which the gain is moved, tried in order until one can be proven. A
-# weight outside moves by at least 1e-6, because the map is flat on the bound.
+# weight outside the set moves inside by at least 1e-6, because the map is flat on the bound.
 _MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
 _INSIDE = 1e-6
 # Relative error of a computed gain.
@@ -45,8 +45,8 @@ class BoundedGain(Searched):
     r"""System :math:`x^+ = Ax + Bu,\; y = Cx + Du` of bounded gain, as the weight [[A, B], [C, D]].
 
     From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
-    gain, or H∞ norm, is at most γ. It holds for all originals, and also for the weight after rounding to its
-    dtype, up to underflow in float16.
+    gain, or H∞ norm, is at most γ. This bound holds for all originals, and also for the weight after rounding
+    to its dtype, up to underflow in float16.
 
     Example:
         >>> system = torch.nn.Linear(8 + 2, 8 + 3)
@@ -82,7 +82,7 @@ class BoundedGain(Searched):
     of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, but only the upper triangle of T is used.
     A step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
 
-    Registration starts from the given weight. One outside the set keeps its frequency response up to a
+    Registration starts from the given weight. A weight outside the set keeps its frequency response up to a
     factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before that, an A
     that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are too
     large to prove the gain, as for long series of filters in single precision, the factor is smaller, by at
@@ -98,7 +98,7 @@ class BoundedGain(Searched):
     reaches the bound and leaves it again, but slowly. If this matters, start with a smaller gain.
 
     The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
-    with which registration would start, a little inside.
+    with which training would start after registration, a little inside.
     """
 
     shapes = "any"
@@ -137,7 +137,7 @@ class BoundedGain(Searched):
         return bounded(K, T, self.gain, self.radius, self._eps_of(K))
 
     def evaluate(self, K: Tensor, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same with a hand-written gradient."""
+        """Return W with a hand-written gradient."""
         return evaluate(K, T, self.gain, self.radius, self._eps_of(K))
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -161,7 +161,7 @@ class BoundedGain(Searched):
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
 
-        B and C are random. They are a little smaller than the gain allows, because the map is flat on the
+        B and C are random. B and C are a little smaller than the gain allows, because the map is flat on the
         bound. T is the identity.
         """
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
@@ -240,7 +240,7 @@ class BoundedGain(Searched):
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
         is_outside = not gain <= 1 + known
         excess = self.gain * (gain - 1) if is_outside else 0.0
-        if is_outside and not size < 1 - len(V) * eps:  # Stable or not by rounding alone.
+        if is_outside and not size < 1 - len(V) * eps:  # Here rounding alone decides whether A is stable.
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
 

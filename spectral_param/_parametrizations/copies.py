@@ -1,4 +1,4 @@
-"""Deep copies of parametrized modules, where PyTorch's own go wrong."""
+"""Deep copies of parametrized modules, where PyTorch's own deep copies are wrong."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
     give_classes_of_their_own(memo)
     # torch.nn.RNN keeps its last weight in a list, and deepcopy refuses a tensor with a graph.
-    # Parametrizations are copied before that list, so a copy of the weight's values is put into the memo
-    # here. The next forward pass replaces the copy.
+    # Parametrizations are copied before the list of weights, so a copy of the weight's values is put into the
+    # memo here. The next forward pass replaces the copy.
     for W in list(constraint._memory.outputs.values()):
         if id(W) not in memo:
             memo[id(W)] = W.detach().clone()

@@ -2,8 +2,9 @@
 
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
 precision change the numbers of a buffer; averages of integers or booleans are meaningless. So the buffers are
-floating-point, and a constraint reads them through these functions. They turn any numbers into signs, flags,
-a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of the buffers.
+floating-point, and a constraint reads them through these functions. These functions turn any numbers into
+signs, flags, a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of
+the buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 
 def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
-    """Return flags of the rows where a pair begins: never of two neighbours, nor of the last row."""
+    """Return flags for the rows where a pair begins: never for two neighbours, nor for the last row."""
     found = x.real > 0.5
     return torch.nn.functional.pad(
         found[..., :-1] & ~torch.nn.functional.pad(found[..., :-2], (1, 0)), (0, 1)
@@ -62,6 +63,6 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
 
 
 def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return the same without a choice by values, which a graph cannot record."""
+    """Return the orthogonal matrix without branching on values, which a graph cannot record."""
     Q, R = torch.linalg.qr(B)  # With these signs, Q is B to rounding.
     return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

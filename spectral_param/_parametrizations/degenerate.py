@@ -7,13 +7,13 @@ import warnings
 
 from spectral_param.errors import DegenerateEigenvalueWarning
 
-#: End of a warning's sentence: how long W is computed in the way that the warning describes.
+#: Last words of a warning: until when W is computed in the way that the warning describes.
 UNTIL = "in this precision, until T has moved away from such matrices"
 
 
 def warn_of_weight(message: str, category: type[Warning] = DegenerateEigenvalueWarning) -> None:
     """Emit a warning at the line that reads, registers or projects a weight."""
-    # That line is in the innermost caller outside of this library and torch.
+    # The line to blame is in the innermost caller outside of this library and torch.
     level, frame = 1, inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
         level, frame = level + 1, frame.f_back

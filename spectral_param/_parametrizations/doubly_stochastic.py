@@ -19,8 +19,8 @@ from spectral_param.functional._checks import check_real
 class DoublyStochastic(Parametrization):
     r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes without amplification.
 
-    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the mean of the entries
-    of Wx is that of x. If each token has its own matrix, as computed by a network, use
+    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and Wx and x have the same
+    mean of the entries. If each token has its own matrix, as computed by a network, use
     :func:`spectral_param.functional.doubly_stochastic`, the function behind this constraint.
 
     Example:
@@ -48,14 +48,15 @@ class DoublyStochastic(Parametrization):
     network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, mixes it with 1/n until it has none. If the positive entries
-    are not a union of permutations (as in a triangular matrix of ones), some zeros become positive or some
-    entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or
-    columns without a positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    and, if the result has an entry below ε/n, mixes the result with 1/n until all entries are at least ε/n.
+    If the positive entries are not a union of permutations (as in a triangular matrix of ones), some zeros
+    become positive or some entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative
+    entries and rows or columns without a positive entry are refused; for a random start take
+    ``init="paper"``, Gaussian logits T.
 
-    An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
-    error. Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register a
-    mixture, as in the example: ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
+    number). Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register
+    a mixture, as in the example: ``0.9 * W + 0.1 / n``.
     """
 
     by_map_alone = stochastic.NO_ZEROS
@@ -69,7 +70,7 @@ class DoublyStochastic(Parametrization):
         return _reference(T, floor=self.floor)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same, with the gradient of S by hand."""
+        """Return (1 - ε) S + ε/n, with a hand-written gradient of S."""
         floor, of_T = self.floor, doubly.evaluate(T)
         return Map(
             stochastic.mixed(of_T.value, floor),
@@ -93,7 +94,7 @@ class DoublyStochastic(Parametrization):
             ValueError: For negative entries, and rows or columns of zeros.
         """
         stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
-        T = torch.where(W > 0, W.log(), -1e4)  # Stands for log 0, below all others.
+        T = torch.where(W > 0, W.log(), -1e4)  # Stands for log 0, below all other logarithms.
         return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
 
     def invert(self, W: Tensor) -> Tensor:

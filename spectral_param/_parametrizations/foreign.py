@@ -29,7 +29,7 @@ class Foreign:
         return self.module(*originals)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the same; the gradient is autograd's."""
+        """Return the matrices for plain tensors; the gradient is autograd's."""
         return recorded(self.reference, *values)
 
     @property
@@ -40,7 +40,7 @@ class Foreign:
         return f"{type(self.module).__name__} is of another library"
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return W, which the identity leaves as it is."""
+        """Return W: the identity does not change it."""
         return W
 
     def check_matrices(self, W: Tensor) -> None:

@@ -20,7 +20,7 @@ from spectral_param.functional._checks import whole_number
 
 Mode = Literal["equal", "at_most"]
 
-# Most slices that a message names.
+# The largest number of slices that a message names.
 _NAMED = 5
 
 
@@ -46,10 +46,10 @@ class FrobeniusNorm(Measured):
             gate). ``"present"``: the norms at registration. The ``state_dict`` has them.
         mode: ``"equal"``, the default: ‖W‖ = c. ``"at_most"``: T is scaled only where ‖T‖ > c, and else
             W = T, bit for bit.
-        dim: The axis along which the slices lie, from 0 on; it is kept, and the norm is over all others. So 0
-            means rows of a linear layer, vectors of an embedding, filters of a convolution; 1 means columns,
-            or the filters of a transposed convolution without groups. ``None``, the default: the whole
-            weight. (-1 is refused: ``weight_norm`` of PyTorch takes it for the whole weight,
+        dim: The axis along which the slices lie, from 0 on; this axis is kept, and each norm is over all
+            other axes. So 0 means rows of a linear layer, vectors of an embedding, filters of a convolution;
+            1 means columns, or the filters of a transposed convolution without groups. ``None``, the default:
+            the whole weight. (-1 is refused: ``weight_norm`` of PyTorch takes it for the whole weight,
             ``torch.renorm`` for the last axis.)
 
     Raises:
@@ -69,16 +69,16 @@ class FrobeniusNorm(Measured):
     Slices without a derivative have defined results:
 
     - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
-    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` such a slice is refused
-      at registration; if training leads to one, a
+    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` a zero slice is refused
+      at registration. If a slice becomes zero in training, a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
       ``padding_idx`` of an embedding stays zero.
 
     If the weight is held after the step, the optimizer gets the gradient along the sphere. With ``"at_most"``
-    this is so only for slices of norm c that a step would lengthen; others get the whole gradient. So the
-    weight stops at stationary points of the constrained problem, even if the optimizer divides the gradient
-    entry by entry, as Adam does. ``"present"`` then needs ``"equal"``, because a checkpoint has the norms
-    only through the weight.
+    this is so only for slices of norm c that a step would lengthen; other slices get the whole gradient. So
+    the weight stops at stationary points of the constrained problem, even if the optimizer divides the
+    gradient entry by entry, as Adam does. With ``optimizer=``, ``"present"`` needs ``"equal"``: a checkpoint
+    of the weight shows the norms only then.
 
     The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c.
     ``project`` takes the nearest weight of the set, each slice scaled.
@@ -114,7 +114,7 @@ class FrobeniusNorm(Measured):
         return _scaled(T, self._bound_for(T), self.mode)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same, with the gradient."""
+        """Return c T/‖T‖ or T for plain tensors, with the gradient."""
         E, size = spheres.polar_of_values(T)
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(size)
@@ -156,7 +156,7 @@ class FrobeniusNorm(Measured):
         return spheres.polar(T)[0] * self._bound_for(T)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return the number of entries of T, a complex one counts as two; less 1 for each given norm."""
+        """Return the number of entries of T (a complex entry counts as two), minus 1 for each given norm."""
         return real_entries(T) - (self.mode == "equal") * T.shape[:-2].numel()
 
     # The set --------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ class FrobeniusNorm(Measured):
     def near(self, W: Tensor, eps: float | None = None, solution: None = None) -> Tensor:
         """Return the nearest members, without a choice by values; a zero slice stays.
 
-        After a step members up to rounding stay. Rounding entries to half precision changes the norm by a
-        relative error of up to eps/2.
+        After a step, slices that are members up to rounding are not changed. Rounding entries to half
+        precision changes the norm by a relative error of up to eps/2.
         """
         own = torch.finfo(W.dtype).eps
         rounding = self.ROUNDINGS * own + (eps / 2 if eps is not None and eps > own else 0.0)
@@ -195,7 +195,7 @@ class FrobeniusNorm(Measured):
         return None if number is None else ("Frobenius norm", number, self.mode)
 
     def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return D - W Re<W, D>/‖W‖² for each (active) slice, and D for others and where W is zero."""
+        """Return D - W Re<W, D>/‖W‖² for each (active) slice, D for other slices, and D where W is zero."""
         along = spheres.tangent(W, D)
         return along if active is None else _chosen(active, along, D)
 
@@ -225,7 +225,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def present_is_plain(self) -> bool:  # type: ignore[override]
-        """Whether the weight itself keeps the norms that "present" found."""
+        """Whether the norms that "present" found can be read from the weight."""
         return self.mode == "equal"
 
     # Zero slices ----------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class FrobeniusNorm(Measured):
         )
 
     def _name(self, index: list[int]) -> str:
-        """Return which slice it is."""
+        """Return a description of one slice, for a message."""
         is_gated = len(index) - (self.dim is not None)
         parts = [f"gate {index[0]}"] if is_gated else []
         parts += [] if self.dim is None else [f"slice {index[-1]} along dim {self.dim}"]

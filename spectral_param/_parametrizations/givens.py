@@ -57,7 +57,7 @@ class Givens(Orthonormal, same_set=True):
     coordinates; n layers have n(n-1)/2 rotations.
 
     - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
-      Only registration and assignment choose it.
+      Only registration and assignment choose D.
     - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
       ``original1`` and ``original2``, all real.
 
@@ -144,7 +144,7 @@ class Givens(Orthonormal, same_set=True):
         if like.is_complex():
             omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
             d = torch.polar(torch.ones_like(omega), omega)
-        # Not views of one tensor: torch.export and safetensors ask for separate memory.
+        # The tensors must not be views of one tensor: torch.export and safetensors ask for separate memory.
         return self._originals(like, theta.clone(), phi.clone(), d)
 
     def free_parameters(self, *originals: Tensor) -> int:

@@ -149,7 +149,7 @@ class Householder(Orthonormal, same_set=True):
         return count
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for more reflections than there are rows, and for some on matrices that are not square."""
+        """Raise for more reflections than rows; if not square, for any given number of reflections."""
         self.count(W.shape[-1])
         if self.reflections is not None and W.shape[-2] != W.shape[-1]:
             raise ValueError(
@@ -170,7 +170,7 @@ class Householder(Orthonormal, same_set=True):
         return super().outside(W, eps)
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return the vectors, and for a complex W the angles."""
+        """Return the originals of W: the vectors, and for a complex W the angles."""
         vectors, d = all_reflections(orthonormal.near(W))
         if W.is_complex():
             return vectors, d.angle()
@@ -190,7 +190,7 @@ class Householder(Orthonormal, same_set=True):
             return vectors, angles
         self.signs = torch.full_like(like[..., 0, :count], -1)
         if count == n:
-            # The paper's last reflection is ±1 at random; the others have no sign.
+            # The paper's last reflection is ±1, chosen at random; other reflections have no sign.
             self.signs = -self.signs
             self.signs[..., -1] = 1 - 2 * torch.randint_like(self.signs[..., -1], 2)
         return vectors

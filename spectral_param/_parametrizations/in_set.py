@@ -36,10 +36,10 @@ class InSet(OfWeight):
     _warned: bool
 
     def __init_subclass__(cls, same_set: bool = False, **kwargs: Any) -> None:
-        """Let a class that redefines ``outside`` or ``near`` have a set of its own.
+        """Give a class that redefines ``outside`` or ``near`` a set of its own.
 
-        What its base class knows about another set, such as the tangent space, is not inherited, unless the
-        class says that its set is the same.
+        Facts about the base class's set, such as its tangent space, are then not inherited, unless
+        ``same_set`` is True.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls).keys()
@@ -67,14 +67,15 @@ class InSet(OfWeight):
     def near(self, W: Tensor) -> Tensor:
         """Return members of the set near finite matrices ``(..., m, n)``.
 
-        Where :meth:`outside` takes a matrix for a member, it is kept, and not what this method returns.
+        A matrix that :meth:`outside` finds to be a member is kept; the result of this method is not used for
+        it.
         """
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
 
-    #: Whether :meth:`near` itself keeps the bits of members. Then it is called as ``near(W, eps)`` after a
-    #: step of an optimizer, without a call of :meth:`outside`. W has single or double precision and is not
-    #: changed by the caller; eps is the relative rounding error of its entries. A constraint may remember
-    #: earlier steps of this weight, but nothing else: so processes with equal weights keep equal weights.
+    #: Whether :meth:`near` itself keeps the bits of members. If so, ``near(W, eps)`` is called after a step
+    #: of an optimizer, without a call of :meth:`outside`. W has single or double precision and is not changed
+    #: by the caller; eps is the relative rounding error of its entries. A constraint may remember earlier
+    #: steps of this weight, but nothing else: so processes with equal weights keep equal weights.
     keeps_members = False
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
@@ -86,7 +87,7 @@ class InSet(OfWeight):
 
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
-            D: Changes of them, of the same shape.
+            D: Changes of these members, of the same shape.
             active: For a set with an inside, the result of :meth:`active`. Without it, all parts of the
                 boundary that contain W count.
         """
@@ -100,8 +101,8 @@ class InSet(OfWeight):
     def active(self, W: Tensor, G: Tensor) -> Any:
         """Return which parts of the boundary steps along ``-G`` would cross, for a set with an inside.
 
-        A step moves within these parts. By default None: the set has no inside, and every change is made
-        tangent.
+        A step moves within these parts. The default, None, means that the set has no inside, and every change
+        is made tangent.
 
         Args:
             W: Members of the set ``(..., m, n)``.
@@ -128,20 +129,21 @@ class InSet(OfWeight):
     #: have shards of a weight exchange these sums, not the weight.
     adds_up = False
 
-    #: Equal for constraints with one set, whose weights are put back in one call; None if that is not known.
+    #: A key that is equal for constraints with the same set, whose weights are put back in one call; None if
+    #: it is unknown whether sets are the same.
     one_set: object = None
 
-    #: Why no optimizer can hold a weight in this set, for a message; empty if one can.
+    #: The reason, for a message, why no optimizer can hold a weight in this set; empty if an optimizer can.
     by_map_alone = ""
 
     def check_start(self, W: Tensor) -> None:
-        """Raise for finite matrices from which no member of the set can be found. By default all can."""
+        """Raise for finite matrices from which no member of the set can be found. By default, do nothing."""
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for matrices of a size or dtype that are not taken. By default all are."""
+        """Raise for matrices of a size or dtype that the constraint does not take. By default, do nothing."""
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals that :meth:`reference` maps to W. They share no memory with W.
+        """Return originals that :meth:`reference` maps to W. The originals share no memory with W.
 
         Args:
             W: Members of the set ``(..., m, n)``, up to :meth:`outside`'s resolution.
@@ -188,8 +190,8 @@ class InSet(OfWeight):
     def project(self, W: Tensor) -> Tensor:
         """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
 
-        It is the nearest member if the constraint's documentation says so. The constraint and its weight do
-        not change.
+        The result is the nearest member if the constraint's documentation says so. The constraint and its
+        weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -246,7 +248,7 @@ class InSet(OfWeight):
         trial: InSet = frozen(self)
         for part in trial.modules():
             for name, value in vars(part).items():
-                if isinstance(value, Follower):  # It follows the weight's own matrices.
+                if isinstance(value, Follower):  # A follower tracks the weight's own matrices.
                     vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -278,8 +280,8 @@ class InSet(OfWeight):
             for part in parts:
                 part._renew(is_first)
                 vars(part)["_warned"] = True  # Warnings are left to the first read.
-            # The rounding errors of half precision are for assignment. At registration they would hide that a
-            # matrix is outside.
+            # The rounding errors of half precision are allowed only at assignment. At registration this
+            # tolerance would hide that a matrix is outside.
             originals = trial.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
         except InManifoldError:
             known = None if is_first or self._is_after else self._last_originals(W, eps)
@@ -303,11 +305,11 @@ class InSet(OfWeight):
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return members near matrices that a step of an optimizer has left; members keep their bits."""
+        """Return members near the matrices after a step of an optimizer; members keep their bits."""
         if self.keeps_members:
             near: Callable[..., Tensor] = self.near
             return near(W, eps)
-        # Not eps: the tolerance of half precision would hide the change by the step.
+        # eps itself is not used: the tolerance of half precision would hide the change by the step.
         return self.members(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def _with_members(
@@ -318,7 +320,7 @@ class InSet(OfWeight):
         near: Callable[[Tensor], Tensor],
         is_first: bool,
     ) -> Tensor:
-        """Return :meth:`members` for these distances; ``near`` computes what is outside."""
+        """Return :meth:`members` for these distances; ``near`` computes members for matrices outside."""
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
@@ -355,7 +357,7 @@ class InSet(OfWeight):
 
 
 def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
-    """Return ``near``, but X where both differ by at most 32 rounding errors, or one of half precision."""
+    """Return ``near``, but X where both differ by at most 32 rounding errors, or by one of half precision."""
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)

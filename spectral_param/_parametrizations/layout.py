@@ -1,4 +1,4 @@
-"""How a weight contains the matrices of a constraint: gates, kernels, wide matrices, slices."""
+"""The layout of a constraint's matrices in a weight: gates, kernels, wide matrices, slices."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def layout_of(
 
     Raises:
         NotAMatrixError: If the weight has fewer dimensions than its kernel and matrix need.
-        NotSquareError: If its matrices are not square and have to be, or its rows do not fit the gates.
+        NotSquareError: If the matrices have to be square and are not, or the rows do not fit the gates.
     """
     shape = tuple(W.shape)
     if W.ndim < 2 + kernel_dims:
@@ -102,7 +102,8 @@ def layout_of(
         m, columns = columns, m
     n = columns * math.prod(kernel)
     if n == 1 and W.ndim > 2 and not kernel_dims:
-        # A vector is one row: as a batch of columns, each number would be constrained separately.
+        # A vector counts as one row: as a batch of columns, each of its numbers would be constrained
+        # separately.
         raise NotSquareError(
             f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
             "1 has. Use spectral_param.constrain, which knows kernels."

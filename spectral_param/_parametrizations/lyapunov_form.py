@@ -38,7 +38,7 @@ Metric = Literal["full", "diagonal"]
 
 # Relative distances to move a weight inside, tried in order until a quadratic form is found.
 _MARGINS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
-# A weight is moved beyond the bound by this fraction of its excess over an abscissa.
+# A weight whose abscissa exceeds the bound is moved inside the bound by this fraction of the excess.
 _INSIDE = 0.01
 
 
@@ -58,23 +58,23 @@ class LyapunovForm(Searched, Bounded):
         radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
             of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
             registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
-        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x. It
-            takes the same values as ``radius``; only one of them can be given.
+        abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x.
+            ``abscissa`` takes the same values as ``radius``; give only one of the two.
         growth: A bound g ≥ 1 of the transient growth: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous time
             :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. g = 1 makes W/r a contraction;
-            the original is then K alone. ``None``, the default, is no bound; with ``metric="diagonal"`` it is
-            1e12.
-        metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` proves it of
-            networks, too, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for every
-            input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With an
-            abscissa a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]. See below.
+            the original is then K alone. ``None``, the default, means no bound; with ``metric="diagonal"``,
+            the bound 1e12.
+        metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` also proves that
+            networks are stable, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for
+            every input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With
+            an abscissa a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]. See below.
 
     Raises:
         ValueError: If an argument is outside its range.
 
     .. math:: W = r\, S^{-1} (K^H K + I/4)^{-1} K^H S
 
-    has a spectral radius of at most r for all K and S, and every W of radius < r has this form. In continuous
+    has a spectral radius of at most r for all K and S, and every W with ρ(W) < r has this form. In continuous
     time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation stands above the code in
     ``spectral_param/functional/_lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
     parameterizations and fidelity bounds for nonlinear identification" (2017); Revay, Wang and Manchester,
@@ -91,12 +91,12 @@ class LyapunovForm(Searched, Bounded):
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is
     K above S; in continuous time it has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
 
-    Registration starts from the given weight. One outside the set is divided by its radius (shifted, in
+    Registration starts from the given weight. A weight outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. A weight with a defective
     eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the bound keeps its
     value up to rounding times the condition of its form. In float32, weights that are far from normal, as
     companion matrices, are moved by several percent: registration warns. Converting the module to another
-    precision moves them, too.
+    precision moves such weights, too.
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal Θ, whose logarithm is the last row of
     the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
@@ -116,7 +116,7 @@ class LyapunovForm(Searched, Bounded):
     The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
     diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
     bound without a quadratic form, the distance is measured to the nearest weight found with a form.
-    ``project`` takes the weight with which registration starts.
+    ``project`` returns the weight with which training would start after registration.
     """
 
     acts_after = False
@@ -154,10 +154,10 @@ class LyapunovForm(Searched, Bounded):
             return self._diagonal_map(X)
         if self.growth is None and self.abscissa is None:
             radius = self.radius
-            # A float: creating a tensor costs as much as a product of small matrices.
+            # The factor stays a float: creating a tensor costs as much as a product of small matrices.
             factor = radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
             return lyapunov.stable(X, factor)
-        # In double precision, which costs little compared with bounding the growth.
+        # Computed in double precision, which costs little compared with bounding the growth.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
         return self._placed(to_like(V, X))
 
@@ -187,9 +187,10 @@ class LyapunovForm(Searched, Bounded):
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and the excess of W over the bound.
 
-        It is the excess of the radius (abscissa); with a diagonal metric, of the least norm (abscissa) in
-        diagonal coordinates. A weight within the bound may have no quadratic form, as a Jordan block on
-        it: then it is the largest change of an entry to a weight that has one, in units of the bound.
+        The excess is measured by the radius (abscissa); with a diagonal metric, by the least norm (abscissa)
+        in diagonal coordinates. A weight within the bound may have no quadratic form: for instance, a Jordan
+        block whose eigenvalue is on the bound. Then the second tensor has, in units of the bound, the largest
+        change of an entry on the way to a weight that has a quadratic form.
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
@@ -261,7 +262,7 @@ class LyapunovForm(Searched, Bounded):
     def certificate(self, X: Tensor) -> LyapunovCertificate:
         """Return the quadratic form in the original, and the bound of the growth that the form proves.
 
-        :func:`spectral_param.analysis.lyapunov_certificate` finds one for any stable matrix.
+        :func:`spectral_param.analysis.lyapunov_certificate` finds a quadratic form for any stable matrix.
 
         Args:
             X: The tensor that the optimizer trains.
@@ -327,7 +328,7 @@ class LyapunovForm(Searched, Bounded):
         return V + bound * identity_like(V)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
-        """Return an original of a matrix near V, and the largest error of an entry before it is rounded."""
+        """Return an original of a matrix near V, and its largest error of an entry before rounding."""
         eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
         least = math.inf
@@ -357,7 +358,7 @@ class LyapunovForm(Searched, Bounded):
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
-        """Yield originals of V, each with a smaller error than the one before, unless V is outside."""
+        """Yield originals of V, each with a smaller error than the previous original, unless V is outside."""
         discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
         P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
@@ -386,7 +387,7 @@ class LyapunovForm(Searched, Bounded):
     # The diagonal metric ---------------------------------------------------------------------------
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the members of the originals found; after a step, multiples of W, or W shifted."""
+        """Return the members for the originals that the search finds; after a step, W scaled or shifted."""
         if eps is None:
             return super().near(W)
         exact = to_double(W.detach().cpu())

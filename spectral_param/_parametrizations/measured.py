@@ -16,7 +16,7 @@ from spectral_param._scale import change_and_size
 
 
 class Measurement(NamedTuple):
-    """The size of matrices, and how it was found.
+    """The size of matrices, its rounding error, and the solution that gave it.
 
     Attributes:
         size: Of each matrix.
@@ -49,7 +49,7 @@ class Measured(Bounded):
         raise NotImplementedError
 
     def made(self, T: Tensor, solution: Any) -> Map:
-        """Return T scaled or shifted to the bound, by the solution that :meth:`measure` found for T."""
+        """Return T scaled or shifted to the bound, using the solution that :meth:`measure` found for T."""
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
@@ -72,7 +72,7 @@ class Measured(Bounded):
         return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
 
     def _is_exact(self) -> bool | Tensor:
-        """Return whether the size has to equal the bound: one answer, or one for each matrix."""
+        """Return whether the size has to equal the bound: one boolean, or one for each matrix."""
         return self.mode == "equal"
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
@@ -86,7 +86,8 @@ class Measured(Bounded):
 
         Args:
             W: Finite matrices ``(..., m, n)``.
-            eps: Of their entries, after a step. A matrix that would move only by that keeps its bits.
+            eps: Relative rounding error of the entries, after a step. A matrix that would move only by such
+                errors keeps its bits.
             solution: The field of the measurement of W, if W has been measured.
         """
         made = (self.evaluate(W) if solution is None else self.made(W, solution)).value

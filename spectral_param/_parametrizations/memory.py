@@ -3,14 +3,14 @@
 A constraint is evaluated once after each change of what its weight depends on:
 
 - the originals, which the optimizer trains;
-- the buffers of the constraint and of those nested in it, and their attributes, here called its *state*. An
-  attribute counts as changed if it is set. What may be edited in place must be a buffer.
+- the *state*: the buffers and attributes of the constraint and of constraints nested in it. An
+  attribute counts as changed if it is set. Tensors that may be edited in place must be buffers.
 
 Gradients of all reads are summed, and pulled back to the originals once: a loop over time may read the weight
-in each step. A read is a copy of the weight of one node, which sums them.
+in each step. All reads are copies of the weight of one graph node, which sums their gradients.
 
 Originals are copied first, and the copies are evaluated. So a write by another thread or process during a
-read makes at most this read outdated: the next one finds originals that differ from the copies. The state is
+read makes at most this read outdated: the next read finds originals that differ from the copies. The state is
 copied before :meth:`Parametrization.evaluate` reads it, for the same reason.
 """
 
@@ -33,7 +33,7 @@ from spectral_param._context import HALF
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
-# The active hooks on saved tensors, or None. torch 2.6 cannot tell, so it counts as having some.
+# The active hooks on saved tensors, or None. torch 2.6 has no such function, so there hooks are assumed.
 _top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
@@ -43,8 +43,8 @@ _top_hooks: Callable[[bool], Any] = (
 _memcmp = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Address and version of a tensor. A tensor with another address or version has changed. With the same ones it
-# may have changed, too: writes through `.data` keep the version.
+# Address and version of a tensor. A tensor with another address or version has changed. With equal address
+# and version the tensor may have changed, too: writes through `.data` keep the version.
 _Mark = tuple[int, int] | None
 _NO_MARKS: tuple[_Mark, ...] = ()
 
@@ -52,8 +52,8 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 class State(NamedTuple):
     """All that a weight depends on except its originals."""
 
-    # The constraint and the modules nested in it, how often an attribute of each has been set, and whether
-    # each is in training and depends on that.
+    # The constraint and the modules nested in it. For each: how often an attribute has been set, and whether
+    # the module is in training mode and depends on this mode.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     buffers: list[Tensor]
 
@@ -77,13 +77,13 @@ class _Read(NamedTuple):
             # CUDA kernels for lists of tensors, as in optimizers, write without this copy.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
-            # A clone: the backward pass may hold a numpy view of the weight's memory, which is freed once all
-            # tensors that share it have been written to.
+            # The weight is cloned, because the backward pass may hold a numpy view of the weight's memory,
+            # and this memory is freed once all tensors that share it have been written to.
             with torch.inference_mode(False), torch.no_grad():
                 unwritten = self.weight.clone(memory_format=torch.contiguous_format)
-                unwritten._lazy_clone()  # Before others see it: the first lazy clone changes the original.
+                unwritten._lazy_clone()  # First, in this thread: the first lazy clone changes the original.
             self.unwritten.append(unwritten)
-        # Its memory is copied at the first write to it, be it through `.data`, a view, numpy or DLPack.
+        # The memory is copied at the first write to the clone, also through `.data`, a view, numpy or DLPack.
         copy: Tensor = self.unwritten[0]._lazy_clone()
         return copy
 
@@ -92,18 +92,18 @@ class _Read(NamedTuple):
 class _Shared:
     """The graph node shared by all reads of one evaluation, which sums their gradients."""
 
-    read: _Read  # Another thread may have made a newer one.
+    read: _Read  # Another thread may have made a newer read.
     originals: tuple[Tensor, ...]  # The originals themselves, which get the gradients.
     needed: tuple[bool, ...]
     weight: Tensor  # The node's value in the dtype of the weight. Reads are copies.
 
 
 class Memory:
-    """The last read of one weight. A copy and an unpickled one are empty."""
+    """The last read of one weight. Copies and unpickled memories are empty."""
 
     def __init__(self) -> None:
         self.last: _Read | None = None
-        # Weak: a hook on an original may refer to the model, and so to this memory, in a cycle.
+        # A weak reference: a hook on an original may refer to the model, and so to this memory, in a cycle.
         self.shared: Callable[[], _Shared | None] = _nothing
         # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
         self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -185,7 +185,7 @@ def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> 
 
 
 def _all(asked: list[Tensor]) -> bool:
-    """Return whether all comparisons hold. The host waits once for all that a device compares."""
+    """Return whether all comparisons hold. The host waits only once for all comparisons on a device."""
     return bool(torch.stack(asked).all())
 
 
@@ -198,11 +198,12 @@ def _evaluated(
     """Evaluate the constraint.
 
     Returns:
-        The weight; the read, or None if the weight depends on more than can be seen; and what reads share, if
-        a gradient is wanted.
+        The weight; the read, or None if the weight depends on unknown state; and the node that reads share,
+        if a gradient is needed.
     """
     with _undisturbed(context):
-        # Clones with a graph: gradients go back to the clones, and through them if nothing is remembered.
+        # The clones have a graph: gradients go back to the clones, and on to the originals if the read is not
+        # remembered.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
         for t in copies:
@@ -214,8 +215,8 @@ def _evaluated(
         if state is None:
             W = constraint.reference(*exact)
         else:
-            # Copied before evaluate, which may write to a buffer (a latch): then the next read evaluates
-            # again.
+            # Buffers are copied before ``evaluate``, which may write to a buffer (a latch); then the next
+            # read evaluates again.
             state = State(state.structure, [buffer.detach().clone() for buffer in state.buffers])
             # Frozen originals need no graph.
             with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
@@ -246,7 +247,7 @@ def _evaluated(
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
-    """Return a new shared node if the evaluation's is gone, or belongs to other originals."""
+    """Return a new shared node, after the first node is gone or belongs to other originals."""
     exact = tuple(map(torch.clone, originals))
     if last.exact is not last.originals:
         exact = constraint._exact(exact)
@@ -268,7 +269,8 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
     if hooked:
-        # Hooks, as of torch.utils.checkpoint, must not see a first read, because they see no second one.
+        # Hooks, as of torch.utils.checkpoint, must not see a first read, because they do not see the second
+        # read.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
     stack.enter_context(context)
     return stack
@@ -283,11 +285,11 @@ def _copied(t: Tensor) -> Tensor:
 
 
 def frozen(module: nn.Module, tensor: Callable[[Tensor], Tensor] = _copied) -> Any:
-    """Return a copy of the module. Later assignments, and writes to buffers, reach only one of both.
+    """Return a copy of the module. Later assignments, and writes to buffers, affect only one of the two.
 
     Args:
         module: A constraint.
-        tensor: Returns what the copy has of a buffer; by default a copy of it.
+        tensor: Maps a buffer to the buffer of the copy; by default a clone.
     """
     clone: Any = object.__new__(type(module))
     content = vars(clone)
@@ -302,7 +304,7 @@ def frozen(module: nn.Module, tensor: Callable[[Tensor], Tensor] = _copied) -> A
 
 
 def take_over(module: nn.Module, trial: nn.Module) -> None:
-    """Give a module all that a frozen copy of it has, of which something may have been set."""
+    """Copy all attributes and buffers of a frozen copy back to the module."""
     pairs = zip(module.named_modules(), trial.named_modules(), strict=True)
     for (_, part), (_, tried) in pairs:
         content, new = vars(part), vars(tried)
@@ -318,8 +320,8 @@ def state_of(constraint: nn.Module) -> State | None:
     """Return the state, with the values themselves.
 
     Returns:
-        None if the weight depends on more than can be seen: on parameters other than the originals, or on a
-        module of another library.
+        None if the weight depends on unknown state: on parameters other than the originals, or on a module of
+        another library.
     """
     parts: list[nn.Module] = [constraint]
     edits: list[tuple[int, bool]] = []
@@ -365,7 +367,8 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
             and a.is_conj() == b.is_conj()
             and a.is_neg() == b.is_neg()
         ):
-            # Bit by bit. torch.equal takes one entry after the other: six times as long for 1 MB.
+            # The bits are compared. torch.equal compares one entry after the other, which takes six times as
+            # long for 1 MB.
             if _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) != 0:
                 return False
         elif not torch.equal(a, b):

@@ -31,7 +31,7 @@ class Orthonormal(Parametrization):
     one_set = "orthonormal columns"
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the polar factor; after a step on a device without waiting for it."""
+        """Return the polar factor; after a step, the host does not wait for a device."""
         if eps is None or W.is_cpu:
             return orthonormal.near(W, eps)
         return orthonormal.near_without_waiting(W, eps)[0]

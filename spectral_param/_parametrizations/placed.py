@@ -27,16 +27,16 @@ def whole(weight: Tensor) -> Tensor:
 
 
 class Placed(NamedTuple):
-    """What a process computes on: a set, and a weight; or its shard where the set needs sums alone."""
+    """A set, and the weight that a process computes on; or a shard of it, if the set needs only sums."""
 
     constraint: Parametrization
     layout: Layout | Slices
     W: Tensor
     X: Tensor  # Its matrices.
-    groups: tuple[Any, ...] | None  # Of processes that add up what they find; None for a whole weight.
+    groups: tuple[Any, ...] | None  # Groups of processes that add their sums; None for a whole weight.
 
     def matrices(self, tensor: Tensor | None = None) -> Tensor:
-        """Return a copy of the matrices, or those of a tensor like the weight, in single precision or better.
+        """Return the matrices of the weight, or of a similar tensor, copied in single precision or better.
 
         The constraint follows its weight to another device or dtype.
         """
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
         return self.layout.join(X).to(self.W.dtype)
 
     def of(self, tensor: Any) -> Tensor:
-        """Return the same part of a tensor that is sharded like the weight, as its gradient is."""
+        """Return this process's part of a tensor that is sharded like the weight, such as the gradient."""
         tensor = tensor.detach()
         return whole(tensor) if self.groups is None else tensor.to_local()
 
@@ -63,11 +63,11 @@ class Placed(NamedTuple):
             tensor.to_local().copy_(W)
 
     def summed(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which norms of the matrices are those of all shards."""
+        """Return a context in which norms of the matrices are sums over all shards."""
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Take the bound of a weight that something else has written to; return whether it is new."""
+        """Take the bound from a weight that something else wrote; return whether the bound is new."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)
@@ -79,7 +79,7 @@ class Placed(NamedTuple):
 
 
 def placed(constraint: Parametrization, weight: Any, step: str = "project") -> Placed:
-    """Return what this process computes on in a step of this kind."""
+    """Return the part of a weight that this process computes on in a step of this kind."""
     # Singular values are no sums.
     if hasattr(weight, "full_tensor") and constraint.adds_up and step != "msign":
         axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
@@ -133,7 +133,7 @@ def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _sharded_as(W: Tensor, weight: Any) -> Tensor:
-    """Return a whole tensor, which all processes have, as a weight is held: itself, or its shards."""
+    """Return a tensor that all processes have in the form of ``weight``: unchanged, or sharded."""
     if not hasattr(weight, "full_tensor"):
         return W
     from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.
@@ -145,7 +145,7 @@ def _sharded_as(W: Tensor, weight: Any) -> Tensor:
 
 @torch.no_grad()
 def write(weight: Any, W: Tensor) -> None:
-    """Write a start into a parameter; into shards that of the first process, as starts are random."""
+    """Write a random initial weight into a parameter; shards get the first process's weight."""
     if hasattr(weight, "full_tensor"):
         from torch.distributed.tensor import distribute_tensor  # Takes long to load.
 

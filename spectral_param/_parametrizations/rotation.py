@@ -18,8 +18,8 @@ from spectral_param.functional._cayley import skew_cayley
 class Rotation(nn.Module):
     r"""A parametrization of torch: W -> RW, where R rotates the outputs of a layer block by block.
 
-    R = diag(R₁, ..., R_k) with :math:`R_j = (I + A_j)^{-1}(I - A_j)` for skew A_j. It is not a constraint of
-    this library, whose memory would hold three copies of the frozen weight.
+    R = diag(R₁, ..., R_k) with :math:`R_j = (I + A_j)^{-1}(I - A_j)` for skew A_j. The class is not a
+    constraint of this library, because these would store three copies of the frozen weight.
 
     Args:
         W: The weight.
@@ -30,7 +30,7 @@ class Rotation(nn.Module):
     Attributes:
         skew: The entries below the diagonal of all A_j, row by row, ``(k, b(b - 1)/2)``, in float32 or
             better. Zeros give R = I.
-        enabled: Whether the weight is RW, or W.
+        enabled: Whether the weight is RW; if False, it is W.
         is_merging: Whether RW is computed for merging, and rounded only once.
     """
 

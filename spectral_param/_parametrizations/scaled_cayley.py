@@ -21,9 +21,9 @@ from spectral_param.functional._cayley import cayley_inverse
 from spectral_param.functional._cayley_diagonal import choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import whole_number
 
-# A weight keeps its D while the entries of A and B are at most this. A new D makes them at most 1 for a real
-# square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one or two were not
-# reached.
+# A weight keeps its D while the entries of A and B are at most this. A new D makes the entries of A at most 1
+# for a real square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one or two
+# targets were missed.
 _OUTGROWN = 1.5
 # A new D is taken only if it multiplies the largest entry by at most this factor.
 _WORTH = 0.7
@@ -32,7 +32,7 @@ _WORTH = 0.7
 class ScaledCayley(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
 
-    A product with it keeps the length of a vector; with a wide weight it never increases the length. Take
+    Multiplication by W keeps the length of a vector; a wide W never increases the length. Take
     this constraint by default for orthogonal weights.
 
     Example:
@@ -45,19 +45,19 @@ class ScaledCayley(Orthonormal, same_set=True):
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
             for real square weights only. The number fixes the determinant, (-1)^number. The papers tune it:
-            0.5 for tasks with long memory, 0.1 for tasks with short memory. ``None``, the default, takes the
-            number that fits the registered or assigned weight; with ``init="paper"``, the default of the
-            networks of :mod:`spectral_param.nn`, n/2.
+            0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``, the default, the
+            registered or assigned weight determines the number; with ``init="paper"``, the default of the
+            networks of :mod:`spectral_param.nn`, the number is n/2.
 
     Raises:
         ValueError: If ``negative_ones`` is outside its range.
 
-    W is a scaled Cayley transform. For an original T = [T₁; B] of the shape of a tall weight ``(..., m, n)``,
-    with A = (T₁ - T₁ᴴ)/2,
+    W is a scaled Cayley transform. The original T = [T₁; B] has the shape of a tall weight, ``(..., m, n)``.
+    With A = (T₁ - T₁ᴴ)/2,
 
     .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + A + B^H B)^{-1},
 
-    and for a square one :math:`W = (I + A)^{-1}(I - A)D`. A wide weight is the transpose of a tall one.
+    and for a square weight :math:`W = (I + A)^{-1}(I - A)D`. A wide weight is the transpose of a tall one.
     Sources: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
     Transform" (ICML 2018), real and square; Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural
     Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
@@ -79,7 +79,7 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and steps of T move W less and less: training
     from I to diag(-1, -1, 1) stops on the way. A new D is then needed. ``spectral_param.rebase(model)``
-    chooses one where entries of A are large, and ``spectral_param.rebase(model, optimizer)`` repeats this
+    chooses a new D where entries of A are large, and ``spectral_param.rebase(model, optimizer)`` repeats this
     during training.
 
     W is orthonormal to rounding for every T. The error of a singular value is usually a few eps and can reach
@@ -104,7 +104,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         self.register_buffer("signs", None)
 
     def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
-        """Return the same, with the gradient of the transform by hand."""
+        """Return W for plain tensors, with a hand-written gradient of the transform."""
         d = self._diagonal(T, theta)
         of_T = cayley.at_signs(T, d)
         if theta is None:
@@ -232,7 +232,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         return T
 
     def free_parameters(self, T: Tensor, theta: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return mn - n(n+1)/2 for each real matrix, 2mn - n² + n for each complex one (T and the phases).
+        """Return mn - n(n+1)/2 for each real matrix, 2mn - n² + n for each complex matrix (T and the phases).
 
         Although 2mn - n² + n numbers are trained, the set of complex matrices has dimension 2mn - n².
         """

@@ -77,10 +77,10 @@ class SchurForm(Searched):
             with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound must
             hold, also bound the departure by a number about as large as the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
-            dh/dt = V h. It takes the same values as ``radius``; only one of them can be given. γ and θ are
-            then the real and the imaginary part of an eigenvalue.
+            dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. γ and θ
+            are then the real and the imaginary part of an eigenvalue.
         departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
-            non-normal part of Λ + T, which consists of T and the shears. It bounds transient growth:
+            non-normal part of Λ + T, which consists of T and the shears. This bounds transient growth:
             :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default: no bound.
         delta: δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on copying, adding
             and Penn Treebank; on sequential MNIST they use 0.1.
@@ -89,14 +89,14 @@ class SchurForm(Searched):
         ValueError: If an argument is outside its range.
 
     Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
-    orthogonal, Λ block-diagonal, T strictly block lower triangular. So the eigenvalues of V are those of Λ,
-    for all P and T. The blocks of Λ are
+    orthogonal, Λ block-diagonal, T strictly block lower triangular. So V and Λ have the same eigenvalues, for
+    all P and T. The blocks of Λ are
 
     .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
     with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
-    inside each block (``form="paper"``). That entry changes the eigenvalues, so γ is their modulus only while
-    the entry is zero, as at the start.
+    inside each block (``form="paper"``). The entry changes the eigenvalues, so γ is the modulus of the
+    eigenvalues only while the entry is zero, as at the start.
 
     The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
     row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
@@ -108,8 +108,8 @@ class SchurForm(Searched):
     LAPACK's real Schur form. A step costs the map of P, plus two matrix products forward and four backward.
 
     The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
-    normality, over its bound, and 0 without bounds; ``project`` takes the weight with which registration
-    starts.
+    normality, over its bound, and 0 without bounds; ``project`` returns the weight with which training would
+    start after registration.
     """
 
     pairs: Tensor | None
@@ -199,7 +199,7 @@ class SchurForm(Searched):
         """Return the start of section 4: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as in its own paper.
 
         Eigenvalues outside a bound are moved onto it. T = 0 is from the authors' code; the paper does not
-        specify T. A P of another library starts from rotations by angles uniform in [-π, π).
+        specify T. A P from another library starts from rotations by angles uniform in [-π, π).
         """
         P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
         gamma = torch.ones_like(like[..., 0])
@@ -334,7 +334,8 @@ class SchurForm(Searched):
     def _bounded(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
         """Return blocks whose image under the map keeps the bounds, and the excess of the given blocks.
 
-        The excess is the larger one of two: of an eigenvalue and of the departure, each 0 within rounding.
+        The excess is the larger of two numbers, each 0 within rounding: the excess of an eigenvalue, and the
+        excess of the departure.
         """
         moved = self._clipped(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
@@ -354,7 +355,8 @@ class SchurForm(Searched):
         ratio = departure(unit).sqrt() * scale / self.departure
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
-        # On the bound the map is not invertible; rounding needs this relative distance from it.
+        # On the bound the map is not invertible; because of rounding, values keep this relative distance from
+        # the bound.
         margin = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - margin)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()

@@ -35,7 +35,7 @@ class Searched(Parametrization):
         return self.search(W, eps)[1], 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return the members of the originals found, if need be for matrices farther inside.
+        """Return members for the originals that the search finds, for W or else for matrices farther inside.
 
         For a matrix on the boundary the search may fail, even if this matrix is a value of the map.
         """

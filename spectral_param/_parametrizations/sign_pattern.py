@@ -47,9 +47,9 @@ class SignPattern(Parametrization):
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
     :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The reverse
     order does not keep the spectral radius: changed signs change the eigenvalues.
-    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If it follows in the list, the diagonal of
-    the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal smaller).
-    :func:`spectral_param.constrain` checks this condition.
+    :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If ``SpectralAbscissa`` follows in the list,
+    the diagonal of the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal
+    smaller). :func:`spectral_param.constrain` checks this condition.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
     where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
@@ -93,7 +93,7 @@ class SignPattern(Parametrization):
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for complex matrices, and those whose shape the pattern does not fit."""
+        """Raise for complex matrices, and for matrices of a shape that the pattern does not fit."""
         check_real(W, "SignPattern", "Complex numbers have no sign.")
         self._check_size(W)
 
@@ -107,7 +107,7 @@ class SignPattern(Parametrization):
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""
-        self.pattern = self.pattern.to(W.device)  # So that no read has to move it.
+        self.pattern = self.pattern.to(W.device)  # Moved here, so that no read has to move the pattern.
         return W.clone()
 
     def _is_wrong(self, W: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class SignPattern(Parametrization):
         return "entries with the signs of the pattern"
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries with the pattern's signs, of spectral radius 1 unless it is 0.
+        """Return Gaussian entries with the pattern's signs, of spectral radius 1, unless the radius is 0.
 
         A matrix that is not square has the norm 1 instead.
         """
@@ -135,7 +135,7 @@ class SignPattern(Parametrization):
         """Return whether all diagonal entries may have any sign.
 
         Args:
-            or_negative: Whether entries that are ≤ 0 count, too.
+            or_negative: Whether diagonal entries that have to be ≤ 0 are accepted, too.
         """
         diagonal = self.pattern.diagonal(dim1=-2, dim2=-1)
         return bool(((diagonal == _FREE) | (or_negative & (diagonal == -1))).all())

@@ -22,7 +22,7 @@ EDGE = 0.99
 class SingularValues(Searched):
     r"""Weight :math:`W = U\, \mathrm{diag}(σ)\, V^H` with all singular values in center ± margin.
 
-    U and V are products of Householder reflections. The weight has any shape. A product with it changes the
+    U and V are products of Householder reflections. The weight has any shape. Multiplication by W changes the
     length of a vector by a factor in center ± margin (for a wide weight, by at most center + margin).
 
     Example:
@@ -62,7 +62,7 @@ class SingularValues(Searched):
     evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
 
     The distance of a weight from the set is the largest distance of a singular value from the interval;
-    ``project`` clips them, which gives the nearest weight of the set.
+    ``project`` clips the singular values, which gives the nearest weight of the set.
     """
 
     shapes = "tall"
@@ -100,7 +100,7 @@ class SingularValues(Searched):
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for more reflections than there are columns, and for some on matrices that are not square."""
+        """Raise for more reflections than columns; if not square, for any given number of reflections."""
         self.left.check_matrices(W)
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -158,7 +158,7 @@ class SingularValues(Searched):
 
 
 def _factors(originals: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Return the originals of U, those of V, and f."""
+    """Return the originals of U, the originals of V, and f."""
     *factors, f = originals
     half = len(factors) // 2
     return tuple(factors[:half]), tuple(factors[half:]), f

@@ -42,7 +42,7 @@ class SkewExponential(Orthonormal):
             depending on the task.
 
     Raises:
-        ValueError: If ``angles`` is neither.
+        ValueError: If ``angles`` has another value.
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
@@ -74,7 +74,7 @@ class SkewExponential(Orthonormal):
         return _at(base if base is None else orthogonal_unseen(base), T)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the same, at the present base; the gradient is autograd's."""
+        """Return the exponential at the present base; the gradient is autograd's."""
         base = self._base_like(T)
         return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
@@ -111,7 +111,7 @@ class SkewExponential(Orthonormal):
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.evaluate(at_least_float32(T)).value  # The weight as a read returns it.
+            W = self.evaluate(at_least_float32(T)).value  # This is the weight as a read returns it.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(orthonormal.polar_factor(W))
@@ -132,7 +132,7 @@ class SkewExponential(Orthonormal):
 
 
 def _at(base: Tensor | None, T: Tensor) -> Tensor:
-    """Return the exponential of T at an orthogonal base, the identity if there is none."""
+    """Return the exponential of T at an orthogonal base, by default the identity."""
     m, n = T.shape[-2:]
     if m > n:
         if base is None:

@@ -59,8 +59,8 @@ class SpectralAbscissa(Measured):
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
     - If several eigenvalues are rightmost, the gradient of one of them is taken.
     - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. It has no usable derivative. The gradient then treats α as a constant,
-      and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats α
+      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     ROUNDINGS = 4
@@ -75,7 +75,7 @@ class SpectralAbscissa(Measured):
         return self.made(T, leading_eigentriple(T, "real"))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return the same, from the leading eigentriples."""
+        """Return T - (α(T) - a) I or T for plain tensors, from the leading eigentriples."""
         triple, regular = solution
         if isinstance(self.abscissa, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.real)
@@ -102,7 +102,7 @@ class SpectralAbscissa(Measured):
         return Map(self._shifted(T, shift, active), pull_back, reference)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the same by torch's operations."""
+        """Return T - (α(T) - a) I, or T where the mode does not shift, by torch's operations."""
         shift = unseen_value(T, "real") - self._bound_for(T)
         return self._shifted(T, shift, self._active(shift.detach()))
 

@@ -1,4 +1,4 @@
-"""Weights of given spectral norm, and so layers of known Lipschitz constants, also convolutions."""
+"""Weights of given spectral norm, for layers (also convolutions) with known Lipschitz constants."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Mode = Literal["equal", "at_most"]
 class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
 
-    A layer x -> W x + b is then Lipschitz with the constant c. Source of the map: Miyato, Kataoka, Koyama and
-    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Their method, which is
-    also that of ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration a step and lets
-    the norm exceed the bound. Here the norm never exceeds the bound, up to rounding.
+    A layer x -> W x + b is then Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and Yoshida,
+    "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Their method, also used by
+    ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step and lets the norm
+    exceed the bound. Here the norm never exceeds the bound, up to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -48,12 +48,12 @@ class SpectralNorm(Measured):
         norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
             ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
         mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
-            compared with a bound slightly above ‖T‖, see below. If c lies between the two, T is scaled
-            although ‖T‖ ≤ c, by no more than the two differ.) While T is scaled, the loss does not depend on
-            its size: a weight of one row, whose only singular value is its length, cannot come back inside by
-            training. Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
-            ``optimizer=``. ``"equal"``: ‖W‖ = c always; for a convolution the bound of the norm is c, see
-            below.
+            compared with an upper bound slightly above ‖T‖, see below. If c lies between ‖T‖ and this upper
+            bound, T is scaled although ‖T‖ ≤ c; the change is smaller than the gap between ‖T‖ and the upper
+            bound.) While T is scaled, the loss does not depend on its size: a weight of one row, whose only
+            singular value is its length, cannot come back inside by training. Call
+            :func:`spectral_param.rebase` after the steps, or hold the weight after them with ``optimizer=``.
+            ``"equal"``: ‖W‖ = c always; for a convolution the bound of the norm is c, see below.
         solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
             step by products with thin matrices, and proves a bound from above in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
@@ -66,19 +66,20 @@ class SpectralNorm(Measured):
     The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
     above, and T is divided by the upper bound. Both bounds are equal if LAPACK computes σ. If σ is tracked,
     they differ by a relative 5e-7 (1e-10 in double precision) at most. The gradient of σ is u vᴴ for its
-    singular vectors u and v. If several singular values are largest, the vectors of one of them are taken.
+    singular vectors u and v. If several singular values are largest, the vectors of any one are taken.
     Where σ is tracked, the error of the gradient is about the square root of the rounding error.
 
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
     of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
-    It is bounded by the largest norm of the kernel's Fourier transform over all frequencies. T is divided by
-    a bound that is at most 2.3 % above the largest norm of the layer over images of all sizes. (With circular
-    padding *and* a stride, where the norm depends on whether the stride divides the image, it is the bound of
-    stride 1, which is larger.) The bound covers P frequencies: 231 for a kernel of size 3 x 3 and stride 1. A
-    step takes O(n³) operations for each frequency that needs a new Cholesky factorisation as a proof. At the
-    start of training with Adam all P need one, because a step changes norms by more than they differ; later,
-    only those with norms close to the largest. With ``"dense"`` all P are computed in every step. A depthwise
-    kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
+    The norm of the layer is at most the largest norm of the kernel's Fourier transform over all frequencies.
+    T is divided by a bound that is at most 2.3 % above the largest norm of the layer over images of all
+    sizes. (With circular padding *and* a stride, the norm depends on whether the stride divides the size of
+    the image. T is then divided by the larger bound for stride 1.) The bound covers P frequencies: 231 for a
+    kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each frequency that needs a new
+    Cholesky factorisation as a proof. At the start of training with Adam all P frequencies need this proof,
+    because a step changes their norms by more than the differences between them. Later, only frequencies with
+    norms close to the largest norm need the proof. With ``"dense"`` the norms of all P frequencies are
+    computed in every step. A depthwise kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 
@@ -93,10 +94,11 @@ class SpectralNorm(Measured):
     **Held after the step.** With ``"at_most"`` a matrix is put back to the nearest one, by a decomposition of
     the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and related
     optimizers get a gradient without the part that raises singular values at the bound, at the price of
-    another decomposition. They come much closer to the minimum than with ``step="project"``, but not as close
-    as SGD. A convolution, and a weight of ``"equal"``, is scaled, and may stop short of the minimum with
-    every optimizer: of ‖W - diag(3, 2)‖² over the norm 1 at diag(1, 2/3) in place of I. The map (without
-    ``optimizer=``) does not have this problem.
+    another decomposition. With this gradient they come much closer to the minimum than with
+    ``step="project"``, but not as close as SGD. A convolution, and a weight of ``"equal"``, is scaled, and
+    may stop short of the minimum with every optimizer: minimizing ‖W - diag(3, 2)‖² over norms of at most 1,
+    it stops at diag(1, 2/3); the minimum is at I. The map (without ``optimizer=``) does not have this
+    problem.
     """
 
     shapes = "any"
@@ -128,7 +130,7 @@ class SpectralNorm(Measured):
         return self.made(T, self._followed(T))
 
     def made(self, T: Tensor, solution: Norm | symbol.Peak) -> Map:
-        """Return the same, from the norms."""
+        """Return c T/‖T‖ or T for plain tensors, from their norms."""
         bound, sigma = solution.bound, solution.pair.value
         if isinstance(self.norm, str):  # "present", after another parametrization.
             self._take_present(bound)
@@ -157,7 +159,7 @@ class SpectralNorm(Measured):
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the same by torch's operations."""
+        """Return c T/‖T‖, or T where the mode does not scale, by torch's operations."""
         return self._scaled(T, self._bound_for(T))
 
     def _scaled(self, T: Tensor, c: Tensor) -> Tensor:
@@ -183,8 +185,8 @@ class SpectralNorm(Measured):
         return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return a proven bound of the norm, and how much larger than the norm it may be."""
-        # A copy: the caller may change W later, and the follower keeps what it is given.
+        """Return a proven upper bound of the norm, and the largest possible gap between both."""
+        # W is copied: the caller may change W later, but the follower keeps its argument.
         solution = self._followed(W.detach().clone())
         error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:

@@ -31,8 +31,8 @@ class SpectralRadiusNorm(Measured):
     r"""Divides a matrix by its spectral radius: :math:`W = r\, T / ρ(T)`.
 
     ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius
-    determines the growth or decay of long products of W. It does not bound a single step or a network with
-    ReLU; :class:`spectral_param.SpectralNorm` does.
+    determines the growth or decay of long products of W. The spectral radius does not bound a single step or
+    a network with ReLU; :class:`spectral_param.SpectralNorm` does.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -49,7 +49,7 @@ class SpectralRadiusNorm(Measured):
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
             is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
             Call :func:`spectral_param.rebase` after the steps, hold the weight after them with
-            ``optimizer=``, or take :class:`spectral_param.LyapunovForm`, which comes back, if slowly.
+            ``optimizer=``, or take :class:`spectral_param.LyapunovForm`, which can come back, slowly.
             ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
             from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
             default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
@@ -88,7 +88,8 @@ class SpectralRadiusNorm(Measured):
     - If several eigenvalues have the largest modulus, the gradient of one of them is taken. The second
       derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
     - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. It has no usable derivative. The gradient then treats ρ as a constant.
+      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats ρ
+      as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
       overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
 
@@ -126,7 +127,7 @@ class SpectralRadiusNorm(Measured):
         return self.made(T, self.tracking.follow(self._measured(T)))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return the same, by the dominant eigentriples."""
+        """Return r T / ρ(T) or T for plain tensors, by the dominant eigentriples."""
         triple, regular = solution
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
@@ -135,7 +136,7 @@ class SpectralRadiusNorm(Measured):
         radius = self.radius if isinstance(self.radius, float) else self._bound_for(T)
         active = None
         if self.mode != "equal":
-            # A number for one matrix on the host: faster than a tensor.
+            # For one matrix on the host, ρ is a Python number, which is faster than a tensor.
             one = T.ndim == 2 and T.is_cpu
             size = abs(triple.eigenvalue.item()) if one else triple.eigenvalue.abs()
             self._close_latches(size, T)
@@ -157,7 +158,7 @@ class SpectralRadiusNorm(Measured):
         return recorded(evaluation, T, reference=functools.partial(quotient, rho.reference))
 
     def _evaluate_any(self, T: Tensor, triple: Eigentriple) -> Map:
-        """Return the same for matrices of extreme size or without a derivative."""
+        """Return the weight for matrices of extreme size or without a derivative."""
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
         _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
@@ -193,7 +194,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether T is one matrix for which a few products prove that it is not scaled."""
+        """Return whether a few products prove that T is not scaled; False for a batch of matrices."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
@@ -251,7 +252,7 @@ class SpectralRadiusNorm(Measured):
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W, with open latches. At registration, matrices outside are scaled, and theirs close."""
+        """Return T = W with open latches; matrices scaled at registration get closed latches."""
         if self.latched is not None:
             self.latched = None
         T = self.invert(self.members(W, eps, is_first))

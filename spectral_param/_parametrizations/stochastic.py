@@ -48,13 +48,14 @@ class Stochastic(Parametrization):
     sum 0, to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19,
     1952).
 
-    Registration takes a weight of any shape without negative entries, and divides each row by its sum. A row
-    that then has an entry below ε/n is mixed with 1/n until it has none. Negative entries and rows without a
-    positive entry are refused; for a random start take ``init="paper"``, Gaussian logits T.
+    Registration takes a weight of any shape without negative entries, and divides each row by its sum. If the
+    divided row has an entry below ε/n, the row is mixed with 1/n until all entries are at least ε/n. Negative
+    entries and rows without a positive entry are refused; for a random start take ``init="paper"``, Gaussian
+    logits T.
 
-    An entry of 0 becomes about :math:`e^{-60}` (an entry of ε/n grows by that), which is less than a rounding
-    error. Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of a
-    graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
+    number). Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of
+    a graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"
@@ -119,7 +120,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the mixture of S and 1/n that is nearest to S and has no entry below floor/n."""
+    """Return S mixed with 1/n as little as possible, so that no entry is below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)

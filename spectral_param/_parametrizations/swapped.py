@@ -1,4 +1,4 @@
-"""``torch.func.functional_call`` with a weight's own name."""
+"""The check that ``torch.func.functional_call`` gets originals, not the weight's own name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_not_swapped(constraint: str) -> None:
         constraint: The name of the constraint, for the message.
 
     Raises:
-        ValueError: If it does.
+        ValueError: If ``functional_call`` assigns the weight.
     """
     frame = sys._getframe(1)
     for _ in range(_CALLS):

@@ -26,16 +26,17 @@ def readable(values: Tensor) -> str:
 
 
 def at_least_float32(X: Tensor) -> Tensor:
-    """Return X in a precision that LAPACK has: half precision becomes single."""
+    """Return X in a precision that LAPACK supports: half precision becomes single."""
     if X.dtype in (torch.bfloat16, torch.float16):
         return X.float()
     return X.to(torch.complex64) if X.dtype == torch.complex32 else X
 
 
 def as_real(X: Tensor) -> Tensor:
-    """Return the real part of a real original of a complex weight, which Module.to(complex) has made complex.
+    """Return the real part of an original, if the original is real but Module.to(complex) made it complex.
 
-    Users call it because PyTorch has no other conversion of a complex weight to another precision.
+    Users call Module.to(complex) because PyTorch has no other way to convert a complex weight to another
+    precision.
     """
     return X.real if X.is_complex() else X
 

@@ -25,11 +25,11 @@ class OfWeight(nn.Module):
     #: shape, not transposed.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default: on
-    #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
-    #: ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group, although
-    #: the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the norm of the
-    #: layer for images of every size, which the constraint computes itself.
+    #: The part on which the constraint acts if the weight is the kernel of a convolution. ``"matrix"``, the
+    #: default: on the matrix by which the layer multiplies patches that do not overlap; other kernels are
+    #: refused. ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group,
+    #: although the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the
+    #: norm of the layer for images of every size, which the constraint computes itself.
     convolutions: Literal["matrix", "entries", "layer"] = "matrix"
 
     #: The fewest dimensions of a weight.
@@ -66,10 +66,10 @@ class OfWeight(nn.Module):
         return self._like.dtype
 
     def _take(self, W: Tensor) -> bool:
-        """Take a weight of the kind that the constraint takes; return whether it is the first one."""
+        """Check the kind of a weight, and store its layout if it is the first one; return whether it is."""
         check_matrix(W, type(self).__name__, self.least_dims)
         check_not_swapped(type(self).__name__)
-        is_registered = isinstance(W, nn.Parameter)  # An assigned weight is no Parameter.
+        is_registered = isinstance(W, nn.Parameter)  # Assigned weights are plain tensors.
         if is_registered:
             self._check_unused()
             vars(self)["_shape"] = None
@@ -99,8 +99,8 @@ class OfWeight(nn.Module):
         if self._layout != PLAIN:
             W = self._layout.join(W)
         if W.is_complex() and not dtype.is_complex:
-            # All originals are real, and their dtype does not determine the weight's: Module.double converts
-            # real tensors, but not a complex weight.
+            # All originals are real, and their dtype does not determine the dtype of the weight:
+            # Module.double converts real tensors, but not a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
 
@@ -113,7 +113,8 @@ class OfWeight(nn.Module):
         W = W.detach()
         for part in self.modules():
             if isinstance(part, OfWeight):
-                # Not by setattr, which would mark the weight as changed: it does not depend on these buffers.
+                # Not by setattr, which would mark the weight as changed, although it does not depend on these
+                # buffers.
                 part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OfWeight:
@@ -121,8 +122,8 @@ class OfWeight(nn.Module):
             try:
                 fn(self._like)
             except NotImplementedError:
-                # Module.to moves no tensor from the meta device, not even one without entries. It may be
-                # called by a loader that has replaced originals on the meta device by originals with values.
+                # Module.to moves no tensor from the meta device, not even one without entries. A loader may
+                # call this after it has replaced originals on the meta device by originals with values.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -211,7 +212,8 @@ class OfWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
-            # The originals are no longer on the meta device. The next read gets their device.
+            # The originals are no longer on the meta device. The next read computes on the device of the
+            # originals.
             self._become_like(torch.empty_like(self._like, device="cpu"))
 
 

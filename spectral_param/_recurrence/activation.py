@@ -16,9 +16,9 @@ NAMES = get_args(Named)
 def modrelu(z: Tensor, bias: Tensor) -> Tensor:
     r"""Return :math:`\frac{z}{|z|}\,\mathrm{ReLU}(|z| + b)`, for real or complex z.
 
-    modReLU keeps the sign (the phase) of z and thresholds the modulus. For real z its derivative is 1 where
-    its value is not 0, so gradients through an orthogonal recurrence keep their size. Source: Arjovsky, Shah
-    and Bengio (2016); Helfrich, Willmott and Ye (2018), eq. (3).
+    modReLU keeps the sign (the phase) of z and thresholds the modulus. For real z, modReLU has the derivative
+    1 where its value is not 0, so gradients through an orthogonal recurrence keep their size. Source:
+    Arjovsky, Shah and Bengio (2016); Helfrich, Willmott and Ye (2018), eq. (3).
 
     Args:
         z: Any shape, real or complex.

@@ -12,7 +12,8 @@ from spectral_param._recurrence.sequence import Tensors
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import whole_number, with_arrays
 
-# Rows of a chunk: few if many sequences fill the processor, more if operations are small.
+# Numbers of rows in a chunk: few rows if many sequences fill the processor, more rows if operations are
+# small.
 _FEW, _MORE, _MOST = 16, 32, 64
 
 
@@ -46,15 +47,15 @@ def delta_product(
 
     Args:
         q: Queries ``(..., T, d)``.
-        k: Keys ``(..., T·r, d)``, r consecutive keys for each step. They are divided by their lengths; a key
+        k: Keys ``(..., T·r, d)``, r consecutive keys for each step. Keys are divided by their lengths; a key
             of zeros changes nothing.
         v: Values ``(..., T·r, e)``. None stands for zeros, at a lower cost.
         beta: Strengths β ``(..., T·r)``, from 0 to 2. Other values are not checked, but the bounds above do
             not hold for them.
         decay: Decays a ``(..., T)``, from 0 to 1; None for 1.
         state: The first S ``(..., d, e)``; None for zeros.
-        chunk: Steps that are computed at once. None, the default, takes chunks of 16 to 64 keys, fewer for
-            many sequences: this was fastest on a CPU.
+        chunk: Number of steps that are computed at once. None, the default, takes chunks of 16 to 64 keys,
+            and short chunks for many sequences: this was fastest on a CPU.
 
     Returns:
         y ``(..., T, e)`` and the last S ``(..., d, e)``, both in the dtype that q, k, v, β, a and S promote
@@ -68,8 +69,8 @@ def delta_product(
     Training stores S before each chunk, :math:`d e T/c` numbers, and computes the rest of a chunk again in
     the backward pass. Half precision is computed in single precision. In single precision, keys are
     normalized and each chunk's system is solved in double precision, if the device has it: otherwise equal
-    keys would repeat one rounding error in each step. After 4,096 steps of up to four reflections the results
-    are within 1e-4 of those in double precision, relative to their size, for random, equal and nearly equal
+    keys would repeat one rounding error in each step. After 4,096 steps of up to four reflections the
+    relative differences from results in double precision are at most 1e-4, for random, equal and nearly equal
     keys; on a device without double precision within 5e-3.
 
     Example:

@@ -23,11 +23,11 @@ where γ is the decay since the chunk began. Then, with ω the decay from a row 
 
 The inverse of I + A has the entries :math:`-β_i k_i^T (\prod (I - β k k^T)) k_j`, at most 2 in modulus. But a
 rounding error of :math:`k_i^T k_j` acts like an error of the length of k, and equal keys repeat this error in
-each reflection. So keys are normalized, and A and the solution are computed, in double precision where the
-device has it, and the rest in the precision of the inputs.
+each reflection. So keys are normalized, and A and the solution are computed, in double precision if the
+device has it. Everything else has the precision of the inputs.
 
-The forward pass stores S before each chunk; the backward pass computes the rest again. With g the gradient of
-y, D that of S⁺, and Z the solution of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
+The forward pass stores S before each chunk; the backward pass computes the rest again. With the gradient g of
+y, the gradient D of S⁺, and the solution Z of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
 
 .. math::
     \bar E &= \mathrm{diag}(β) Z, \qquad \bar A = -\mathrm{tril}(Z U^T, -1), \qquad \bar M = g U^T, \\
@@ -132,7 +132,7 @@ def products_of(a: Tensor) -> Tensor:
     """Return a_s ... a_t at (t, s), ``(B, c, c + 1)``, and 1 for s > t."""
     c = a.shape[1]
     counts = torch.ones(c, c + 1, dtype=torch.bool, device=a.device).tril()
-    # By products, not by logarithms: a may be 0.
+    # Products are used, not sums of logarithms, because a may be 0.
     return torch.where(counts, a[:, :, None], 1).cumprod(dim=1)
 
 
@@ -253,7 +253,7 @@ class Plan(NamedTuple):
     chunk: int
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return y and the last state; and for backward S before each chunk, ``(chunks, B, d, e)``."""
+        """Return y, the last state and, for the backward pass, S before each chunk, ``(chunks, B, d, e)``."""
         starts: list[Tensor] = []
         y, last = self.reference(*tensors, starts=starts)
         return y, last, None, torch.stack(starts), None

@@ -46,7 +46,8 @@ def run(cell: Cell, rows: Rows) -> Result:
                 return rnn_checkpointed(cell, rows)
             output, last = rnn_reference(cell, rows)
         return output if rows.return_output else None, last
-    # Without an activation many steps at a time may be faster. None means that powers of W overflowed.
+    # Without an activation, computing many steps at a time may be faster. The result is None if powers of W
+    # overflow.
     is_linear = cell.nonlinearity == "identity" and x.is_cpu and not compiled
     top = linear.exponent(cell, rows) if is_linear else None
     found = None if top is None else linear.rnn_linear(cell, rows, top)
@@ -74,17 +75,17 @@ def rnn(
         weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
         weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``, which can be
             faster for structured matrices.
-        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` it is added to the modulus.
+        bias: b of shape ``(n,)``, or None. For ``"modrelu"`` b is added to the modulus.
         nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"tanh"``, ``"identity"``, ``"relu"``
             (real states only), or any callable.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
-        checkpoint_every: Store only one state in every k steps, and compute the others again in the backward
-            pass, k steps at a time; this is a third more work. ``"auto"`` takes :math:`k = \sqrt T / 2`,
-            which needs the least memory: as much as about :math:`4 \sqrt T` steps, instead of T. None, the
-            default, stores all states.
+        checkpoint_every: Store only one state in every k steps, and compute the other states again in the
+            backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes
+            :math:`k = \sqrt T / 2`, which needs the least memory: as much as about :math:`4 \sqrt T` steps,
+            instead of T. None, the default, stores all states.
         return_output: Whether to return all states, :math:`T B n` numbers. With False and
-            ``checkpoint_every``, no memory of that size is needed. With False and no activation, powers of W
-            compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
+            ``checkpoint_every``, memory for all states is not needed. With False and no activation, powers of
+            W compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
 
     Returns:
         All states, shaped like x with n features, or None with ``return_output=False``; and the last state of
@@ -119,7 +120,7 @@ def rnn(
     )
     _check_shapes(cell, rows, h0)
     if bias is not None:
-        # Not _replace, which torch 2.6 does not compile.
+        # torch 2.6 does not compile ``_replace``.
         cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity)
     output, last = run(cell, rows)
     if output is not None and batch_sizes is None:

@@ -1,6 +1,6 @@
 r"""The recurrence with a named activation: its forward and backward pass over a whole sequence.
 
-Both work in place, on one short segment of the sequence after the other. So all temporary tensors of a
+Both passes work in place, on one short segment of the sequence after the other. So all temporary tensors of a
 segment stay in the cache, and only the states take memory for all steps. A small real network runs in numpy,
 see :mod:`spectral_param._recurrence.short`.
 
@@ -19,7 +19,7 @@ complex gradients (∂L/∂Re + i ∂L/∂Im):
 
   .. math:: σ'^{\,*}(G) = G + q\,(G - u^2 \bar G), \quad q = \frac{b}{2|z|}, \quad \text{where } h ≠ 0.
 
-The derivative of modReLU with respect to its bias is the sign (the phase) of h_t.
+The derivative of modReLU with respect to the bias b is the sign (the phase) of h_t.
 
 All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
 a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the moduli |z|.
@@ -55,8 +55,8 @@ class Plan(NamedTuple):
     Attributes:
         nonlinearity: The activation.
         segments: The segments of the sequence.
-        keep: What is stored for backward: all states; the states at which segments start, from which backward
-            computes the others again; or nothing, if no gradient is needed.
+        keep: What is stored for the backward pass: all states; or the states at which segments start, from
+            which the backward pass computes all states again; or nothing, if no gradient is needed.
         return_output: Whether all states are returned.
     """
 
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
         return [segment.following for segment in self.segments]
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states and the last ones; and for backward all states, moduli and starts."""
+        """Return all states, the last states and, for the backward pass, all states, moduli and starts."""
         x, h0, U, W, b, *_ = tensors
         n = W.shape[-1]
         steps = Forward(Cell(U, W, b, self.nonlinearity))
@@ -147,7 +147,7 @@ def plan_for(
     return_output: bool,
     differentiable: bool,
 ) -> Plan:
-    """Choose the segments. The options are those of :class:`Cell` and :class:`Rows`."""
+    """Choose the segments; :class:`Cell` and :class:`Rows` describe the options."""
     W, every = tensors[3], checkpoint_every
     if every is None:
         # Other devices use one segment, because each segment launches more kernels.
@@ -326,8 +326,8 @@ class Backward:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # Not from δ, whose part orthogonal to u can be so large that rounding destroys the part along
-                # u.
+                # δ is not used: its part orthogonal to u can be so large that rounding destroys the part
+                # along u.
                 delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=buffer).mul_(delta)

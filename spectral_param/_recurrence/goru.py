@@ -55,7 +55,7 @@ def goru(
     n = weight_hh.shape[-1]
     if batch_sizes is None:
         sizes = [x.shape[1]] * x.shape[0]
-    else:  # Not int(b), which would fix the size of the batch in an exported program.
+    else:  # int(b) would fix the size of the batch in an exported program.
         sizes = batch_sizes.tolist() if isinstance(batch_sizes, Tensor) else list(batch_sizes)
     if not sizes:
         raise ValueError("goru: expected at least one time step, got a sequence of length 0.")

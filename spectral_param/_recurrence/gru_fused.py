@@ -13,7 +13,7 @@ pass, with δ the gradient of h⁺:
     δν = (1 - z)(1 - ν^2)\, δ, \quad δr = g\, r (1 - r)\, δν, \quad δz = (h - ν)\, z (1 - z)\, δ, \quad
     δg = r\, δν, \qquad δh = z\, δ + U^T (δr, δz, δg),
 
-where δz belongs to L, not to the argument, wherever the clamp acts.
+where δz is the gradient of L, not of the argument, wherever the clamp acts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     sizes: list[int]
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states and the last ones; and for backward all states, (r, z, g), and ν."""
+        """Return all states, the last states and, for the backward pass, all states, (r, z, g) and ν."""
         a, h, weight, bias, limit, *_ = tensors
         sizes = self.sizes
         rows, n = a.shape[0], h.shape[-1]
@@ -91,7 +91,7 @@ class Plan(NamedTuple):
         return states, torch.cat([states[:0], *reversed(last)]), states, gates, candidates
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
-        """Return the needed gradients of ``tensors``, given those of all states and of the last states."""
+        """Return the needed gradients of ``tensors``, given gradients of all states and last states."""
         _, h0, weight, bias, limit, *_ = tensors
         states, gates, ν = kept
         sizes = self.sizes
@@ -140,5 +140,5 @@ class Plan(NamedTuple):
     def reference(
         self, a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
-        """Return all states and the last ones by operations of autograd."""
+        """Return all states and the last states by operations of autograd."""
         return gru_reference(a, h0, weight, bias, limit, self.sizes)

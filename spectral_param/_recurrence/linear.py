@@ -3,10 +3,10 @@ r"""The recurrence without an activation, computed many steps at a time.
 Without an activation, L steps are one affine map:
 :math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`. For L a power of two, log2 L squarings give
 :math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
-depends on the batch. The sequence is divided into stretches of L steps. The last state then takes, for each
-stretch, a product of the inputs with these rows and a product with :math:`W^L`. This also gives the states at
-which the stretches start. If all states are needed, a recurrence of L steps computes them, for all stretches
-side by side.
+:math:`W^L` nor the rows depend on the batch. The sequence is divided into stretches of L steps. The last
+state then takes, for each stretch, a product of the inputs with these rows and a product with :math:`W^L`.
+This also gives the states at which the stretches start. If all states are needed, a recurrence of L steps
+computes them, for all stretches side by side.
 
 All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
 error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;
@@ -27,8 +27,8 @@ from spectral_param._precision import double_device
 from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
-# Overheads of a step, a doubling, the setup, and copying a number, in units of the time of one multiplication
-# of a forward pass. The gradient scales all costs equally. Fitted on a CPU.
+# The cost of four overheads: one step, one doubling, the setup, and copying one number. The unit is the time
+# of one multiplication in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
@@ -155,7 +155,7 @@ def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response:
 
 
 def _carry(h: Tensor, driven: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states after each stretch, and the last one."""
+    """Return the states after all stretches, and the state after the last stretch."""
     stretches, batch, n = driven.shape
     one_by_one = Rows(driven.flatten(0, 1), h, [batch] * stretches)
     states, last = rnn_fused(Cell(None, power, None, "identity"), one_by_one)

@@ -1,7 +1,7 @@
 """A recurrence over a whole sequence as one node of autograd's graph, or as one operator for torch.compile.
 
-Recording about ten operations for each time step costs autograd several times as much as computing them. So a
-:class:`Plan` has the forward and the backward pass of a whole sequence, written by hand. torch.compile does
+Autograd takes several times longer to record the ten or so operations of a time step than to compute them. So
+a :class:`Plan` has the forward and the backward pass of a whole sequence, written by hand. torch.compile does
 not trace them: each time step would be separate operations in the compiled program, and 200 time steps would
 take minutes to compile.
 """
@@ -27,7 +27,7 @@ class Plan(Protocol):
     """How to run a recurrence over a sequence, for at most six tensors; all but the first may be None."""
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states, or None; the last state of each sequence; and what is kept for backward."""
+        """Return all states, or None; the last state of each sequence; and what the backward pass needs."""
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
         """Return the gradients of ``tensors`` that are needed.
@@ -40,7 +40,7 @@ class Plan(Protocol):
         """
 
     def reference(self, *tensors: Any) -> tuple[Tensor, Tensor]:
-        """Return all states and the last ones by operations of autograd."""
+        """Return all states and the last states by operations of autograd."""
 
 
 def plan_for(
@@ -54,11 +54,11 @@ def plan_for(
     """Return how to run a recurrence.
 
     Args:
-        tensors: Of a network with an activation x, h0, U, W and b; of others see their plans.
+        tensors: x, h0, U, W and b for a network with an activation; for other kinds see their plans.
         kind: The name of the activation, ``"gru"`` or ``"delta"``.
         sizes: Number of rows of each step; for ``"delta"`` the number of steps at once.
-        checkpoint_every: See :class:`Rows`; None for others.
-        return_output: Whether all states are returned; True for others.
+        checkpoint_every: See :class:`Rows`; None for other kinds.
+        return_output: Whether all states are returned; True for other kinds.
         differentiable: Whether a gradient is needed.
 
     Returns:
@@ -72,7 +72,7 @@ def plan_for(
     in_numpy = (
         sizes[0] * W.shape[-1] <= _paths.NUMPY_STATES
         and W.is_cpu
-        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes see no numpy.
+        and not torch._C._len_torch_dispatch_stack()  # Such modes would miss numpy's operations.
         and W.dtype in (torch.float32, torch.float64)
         and checkpoint_every is None
         and (differentiable or return_output)
@@ -121,8 +121,9 @@ def run(
 class _Recurrence(torch.autograd.Function):
     """All states, or None, and the last state of each sequence."""
 
-    # Without setup_context, which costs 40 microseconds a call (torch 2.13 inspects the signature of forward
-    # each time). Only torch.func needs setup_context, and inside its transforms the reference path runs.
+    # setup_context is not defined: it costs 40 microseconds a call (torch 2.13 inspects the signature of
+    # forward each time). Only torch.func needs setup_context, and inside its transforms the reference path
+    # runs.
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
         *tensors, plan = arguments
@@ -141,8 +142,8 @@ class _Recurrence(torch.autograd.Function):
         kept, needs = (states, kept1, kept2), ctx.needs_input_grad[:-1]
         with _around(ctx.plan, tensors[0]):
             if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
-                # create_graph=True, so this backward pass will be differentiated; or vmap maps it over many
-                # gradients, which is impossible for in-place steps.
+                # Either create_graph=True, so that this backward pass will be differentiated; or vmap maps
+                # the pass over many gradients, which in-place steps do not allow.
                 return (*differentiated(ctx.plan.reference, tensors, grads, needs), None)
             return (*ctx.plan.backward(tensors, kept, grads, needs), None)
 
@@ -214,7 +215,7 @@ def _recurrence_backward(
     checkpoint_every: int | None,
     return_output: bool,
 ) -> List[Tensor]:  # noqa: UP006 - torch 2.6 does not know list[Tensor].
-    """Return the gradients of the tensors that need one."""
+    """Return the gradients of all tensors that need a gradient."""
     tensors = (x, p1, p2, p3, p4, p5)
     kept = [t if t.ndim > 1 else None for t in (states, kept1, kept2)]
     plan = plan_for(tensors, kind, list(sizes), checkpoint_every, return_output)

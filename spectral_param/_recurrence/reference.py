@@ -27,7 +27,7 @@ def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
 def stepwise(
     step: Callable[..., Tensor], h: Tensor, sizes: list[int], *inputs: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return all states and the last ones of h' = step(h, rows of each input), from the initial states h."""
+    """Return all states and the last states of h' = step(h, rows of each input), from initial states h."""
     states = []
     for rows in zip(*(t.split(sizes) for t in inputs), strict=True):
         # Sizes are read from shapes: len() would fix the size of the batch in an exported program.
@@ -39,7 +39,7 @@ def stepwise(
 
 
 def rnn_checkpointed(cell: Cell, rows: Rows) -> Result:
-    """Run the same loop, but store only every k-th state; backward runs the loop again."""
+    """Run the same loop, but store only every k-th state; the backward pass runs the loop again."""
     assert rows.checkpoint_every is not None
     h = first_states(cell, rows)
     states = []

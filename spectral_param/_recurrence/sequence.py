@@ -1,7 +1,7 @@
 """The arguments of a recurrence: a cell and rows of input; and segments of these rows.
 
 All time steps are stacked in one matrix, step t with ``sizes[t]`` rows, as in a ``PackedSequence``. Longer
-sequences come first, so the rows of step t continue the first rows of step t-1.
+sequences come first, so row i of step t continues the sequence of row i of step t-1.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spectral_param._recurrence.activation import Nonlinearity
 Recurrent = Tensor | Callable[[Tensor], Tensor]
 # All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
-# Tensors of which some may be None; what a forward pass returns: Result, and three tensors for backward; and
-# what a backward pass returns.
+# Tensors, some of which may be None; what a forward pass returns (Result, and three tensors for the backward
+# pass); and what a backward pass returns.
 Tensors = Sequence[Any]
 Passed = tuple[Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, ...]
@@ -102,13 +102,13 @@ def whole(sizes: list[int]) -> Segment:
 
 
 def add_to_last(delta: Tensor, g_last: Tensor, segment: Segment) -> None:
-    """Add the gradients of last states to the rows of a segment at which sequences end."""
+    """Add the gradients of the sequences' last states to the rows at which sequences end in a segment."""
     for rows, sequences in ends(segment):
         delta[rows] += g_last[sequences]
 
 
 def previous(h: Tensor, sizes: list[int]) -> Tensor:
-    """Return, for each row after the first step, the state of its sequence one step before."""
+    """Return the previous state of the same sequence, for each row after the first step."""
     if sizes[-1] == sizes[0]:
         return h[: -sizes[0]]
     pairs = zip(h.split(sizes), sizes[1:], strict=False)
@@ -131,7 +131,7 @@ def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
     """Return the permutation of rows that reverses each sequence; it is its own inverse."""
-    if sizes[0] == sizes[-1]:  # Sequences of one length, of any number in an exported program.
+    if sizes[0] == sizes[-1]:  # All sequences have one length.
         steps = len(sizes)
         return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
     counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
@@ -149,8 +149,8 @@ def padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor | None, Tenso
     """Return rows ``(rows, n)`` as ``(steps, batch, n)``, where sequences have ended padded with zeros.
 
     Returns:
-        Also whether a sequence is running, ``(batch, steps)``, and the place of each row among all ``steps ·
-        batch``. Both are None for sequences of one length.
+        The rows; whether a sequence is running, ``(batch, steps)``; and the place of each row among all
+        ``steps · batch``. The last two are None for sequences of one length.
     """
     steps, batch = len(sizes), sizes[0]
     if sizes[-1] == batch:

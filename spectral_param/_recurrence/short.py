@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     Attributes:
         nonlinearity: The activation.
         sizes: Number of rows of each step.
-        return_output: Whether all states are returned. All are stored for backward.
+        return_output: Whether all states are returned. All states are stored for the backward pass.
     """
 
     nonlinearity: str
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     return_output: bool
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states and the last ones; and for backward all states."""
+        """Return all states, the last states and, for the backward pass, all states again."""
         x, h0, U, W, b, *_ = tensors
         sizes = self.sizes
         # The rows of a step are first U x_t and then, in place, h_t.
@@ -116,7 +116,7 @@ class Plan(NamedTuple):
     def reference(
         self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
-        """Return all states and the last ones by operations of autograd."""
+        """Return all states and the last states by operations of autograd."""
         return rnn_reference(Cell(U, W, b, cast("Named", self.nonlinearity)), Rows(x, h0, self.sizes))
 
 
@@ -125,7 +125,7 @@ def _copy(A: Tensor) -> Array:
 
 
 def _steps(t: Tensor, sizes: list[int]) -> list[Array]:
-    """Return the rows of each step, in the same memory."""
+    """Return views of the rows of each step."""
     array = t.numpy()
     if sizes[0] == sizes[-1]:
         return list(array.reshape(len(sizes), sizes[0], -1))
@@ -149,7 +149,7 @@ def _activation(nonlinearity: str, bias: Array | None) -> Callable[[Array], obje
             middle = np.maximum(z, bias)
             z -= np.minimum(middle, minus_bias, out=middle)
     else:
-        zeros = np.zeros_like(bias)  # With the number 0, numpy takes twice the time.
+        zeros = np.zeros_like(bias)  # Not the Python number 0, with which numpy takes twice the time.
 
         def modrelu_(z: Array) -> None:
             sign = np.sign(z)

@@ -1,1 +1,1 @@
-"""How constraints come to the weights of a model, and go."""
+"""Registration and removal of constraints on the weights of a model."""

@@ -59,8 +59,8 @@ def constrain(
 
     In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU and the
     kernels that are matrices, chooses the initial weight, takes a list of constraints, refuses tensors on
-    which the constraint would not hold, and lets the module's ``reset_parameters`` renew the weight, by
-    :meth:`Parametrization.restart`.
+    which the constraint would not hold, and makes the module's ``reset_parameters`` start the weight again,
+    by :meth:`Parametrization.restart`.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -75,28 +75,29 @@ def constrain(
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The constraints of a list act in order. The weight is the
-            result of the last one, and only the last one is guaranteed to hold. Constraints are copied; the
-            given one is not changed. If the tensor already has a parametrization, the constraint acts after
-            it, on the weight that it returns. To replace a parametrization, remove it first.
+            result of the last constraint, and only the last constraint is guaranteed to hold. Constraints are
+            copied; the given one is not changed. If the tensor already has a parametrization, the constraint
+            acts on the weight that this parametrization returns. To replace a parametrization, remove it
+            first.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
             or a function that fills a tensor in place, such as those of ``torch.nn.init``. A weight outside
             the set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it,
             the manifold's ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
-            default: 4 for the weights of an LSTM, 3 for those of a GRU and for ``in_proj_weight`` of
+            default: 4 for the weights of an LSTM, 3 for the weights of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
         optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
             in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
             and after each step of the optimizer that trains it; see below.
         step: How optimizer steps treat a weight with ``optimizer``. ``None``, the default: ``"tangent"`` if
-            the tangent space of the set is implemented, but for LBFGS, and for SGD with ``"at_most"``, which
-            are right without it; else ``"project"``. A copy of a model keeps this argument. ``"tangent"``:
-            the optimizer gets the part of the gradient along the set. ``"relative"``: in addition, the step
-            is made along the set and turns the weight by about the learning rate, in radians. ``"msign"``: in
-            addition to ``"tangent"``, the step is a matrix of equal singular values along the set, as in
-            Muon. ``"project"``: the optimizer gets the whole gradient, and the weight is projected after the
-            step.
+            the tangent space of the set is implemented, else ``"project"``; also ``"project"`` for LBFGS, and
+            for SGD with ``"at_most"``, because these stop at the minimum without tangents. A copy of a model
+            keeps this argument. ``"tangent"``: the optimizer gets the part of the gradient along the set.
+            ``"relative"``: in addition, the step is made along the set and turns the weight by about the
+            learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the step is a matrix of
+            equal singular values along the set, as in Muon. ``"project"``: the optimizer gets the whole
+            gradient, and the weight is projected after the step.
 
     Returns:
         The module.
@@ -132,12 +133,13 @@ def constrain(
         ('Parameter', True)
 
     **Steps along the set.** At the minimum over a set the gradient is normal to the set, not zero. An
-    optimizer that divides the gradient entry by entry, as Adam does, changes its direction, so a weight that
-    is only projected (``"project"``) does not stop at the minimum. The part of the gradient along the set
-    vanishes at the minimum. So before each step ``p.grad`` is replaced by this part, and keeps this value
-    afterwards: call ``zero_grad``. Weight decay that is added to the gradient before the division has the
-    same problem, and is refused. A relative step on a sphere turns the weight by exactly the arctan of the
-    learning rate, independently of the scale of the loss; for orthonormal columns by slightly less.
+    optimizer that divides the gradient entry by entry, as Adam does, changes the gradient's direction, so a
+    weight that is only projected (``"project"``) does not stop at the minimum. The part of the gradient along
+    the set vanishes at the minimum. So before each step ``p.grad`` is replaced by this part, and keeps this
+    value afterwards: call ``zero_grad``. Weight decay that is added to the gradient before the division would
+    also move the stopping point, and is refused. A relative step on a sphere turns the weight by exactly the
+    arctan of the learning rate, independently of the scale of the loss; for orthonormal columns by slightly
+    less.
 
     The constraint holds after each step, until something else writes to the weight. A checkpoint does not
     save it: call ``constrain`` again when a run is resumed. A weight that has several names in the module is
@@ -149,8 +151,8 @@ def constrain(
         UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before the
             new constraint.
     """
-    # A string is a Sequence, too. Treat a string as one (wrong) constraint, so that the message shows all of
-    # it.
+    # A string is a Sequence, too. Treat a string as one (wrong) constraint, so that the message shows the
+    # whole string.
     is_list = isinstance(constraint, Sequence) and not isinstance(constraint, str)
     chain: list[Any] = [*constraint] if is_list else [constraint]  # type: ignore[misc]
     targets = targets_of(module, tensor_name)
@@ -193,12 +195,12 @@ def constrain(
 def remove(module: M, tensor_name: str = "*") -> M:
     """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
 
-    It is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model then no
-    longer needs this library: it can be scripted, exported, or loaded where the library is not installed.
-    Create the optimizer again, because the parameters are new. A weight that is held after the step is the
-    exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of other libraries
-    that :func:`constrain` registered are removed, too, and adapters of :func:`spectral_param.nn.adapt` are
-    merged.
+    This function is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model
+    then no longer needs this library: it can be scripted, exported, or loaded where the library is not
+    installed. Create the optimizer again, because the parameters are new. A weight that is held after the
+    step is the exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of
+    other libraries are removed, too, if :func:`constrain` registered them, and adapters of
+    :func:`spectral_param.nn.adapt` are merged.
 
     Example:
         >>> layer = spectral_param.constrain(torch.nn.Linear(64, 16), "weight", spectral_param.ScaledCayley())
@@ -249,7 +251,8 @@ def make_plain(owner: nn.Module, name: str) -> None:
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # A copy: the tensor that a read returns is copied only at the first write.
+    # The weight is copied here, because the memory of a weight that was read is copied only at the first
+    # write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 
@@ -280,7 +283,8 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
         if isinstance(first, Parametrization):
-            # Not by setattr, which would mark the weight as changed: it does not depend on this attribute.
+            # Not by setattr, which would mark the weight as changed, although the weight does not depend on
+            # this attribute.
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)

@@ -60,7 +60,7 @@ def hold(
 
 
 def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
-    """Return a parameter that can be held after the step."""
+    """Return the parameter of a tensor; raise if no optimizer can hold it."""
     kind, weight = type(owner).__name__, owner._parameters.get(name)
     remedy = "Leave out the optimizer, to hold the weight by a map"
     if len(chain) > 1 or not isinstance(chain[0], Parametrization):

@@ -54,7 +54,7 @@ def is_kernel(owner: nn.Module, name: str) -> bool:
 
 
 def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int | None) -> None:
-    """Raise for modules that use their weight in a way in which a constraint would not hold."""
+    """Raise for modules that use a weight other than the constrained one."""
     kind = type(owner).__name__
     if isinstance(owner, torch.jit.ScriptModule):
         raise ValueError(

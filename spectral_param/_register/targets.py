@@ -47,7 +47,7 @@ def targets_of(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, st
 
 @contextlib.contextmanager
 def naming(full: str, pattern: str) -> Iterator[None]:
-    """Add to an error of the library which of several matching tensors it is about."""
+    """Add the name of the tensor to an error, if several tensors match."""
     try:
         yield
     except ValueError as error:

@@ -16,20 +16,20 @@ from spectral_param._precision import relative_rounding, to_double
 from spectral_param._scale import frobenius
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
-# By how much the norm of a search for coordinates may exceed the least one, relatively, twice.
+# Twice the relative excess over the least norm that a search for coordinates may leave.
 _SEARCH = 2e-6
 
 
 def near(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
-    """Return multiples of matrices, or matrices shifted, inside their bounds; a member keeps its bits.
+    """Return matrices scaled (for an abscissa: shifted) into their bounds; a member keeps its bits.
 
-    A matrix that is moved goes so far inside that the coordinates that are found next prove it, too.
+    A matrix moves so far inside that a new search for its coordinates proves the bound.
 
     Args:
         X: Finite real matrices ``(..., n, n)``.
-        bounds: One for each.
-        condition: Of Θ, at most.
-        of_norm: Whether the norm is bounded, or the abscissa.
+        bounds: One for each matrix.
+        condition: The largest condition of Θ.
+        of_norm: Whether the norm is bounded; if False, the abscissa.
         eps: Relative rounding error of the entries.
     """
     n = X.shape[-1]

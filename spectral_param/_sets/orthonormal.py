@@ -2,7 +2,8 @@ r"""Matrices with orthonormal columns: how far a matrix is outside, and the memb
 
 Notation: W of shape ``(..., m, n)``, m ≥ n, has the deviation E = WᴴW - I; σ are the singular values of W.
 The nearest member in every unitarily invariant norm is the polar factor UVᴴ of W = UΣVᴴ (Fan and Hoffman,
-"Some metric inequalities in the space of matrices", 1955). For a W of lower rank it is one of several.
+"Some metric inequalities in the space of matrices", 1955). For a W of lower rank the nearest member is not
+unique.
 
 **Deviation.** A product WᴴW in the precision of W has a rounding error whose norm grows as n·eps, while
 rounding a member's entries moves E by at most √n·eps. So E is computed from two parts of W,
@@ -12,29 +13,30 @@ rounding a member's entries moves E by at most √n·eps. So E is computed from 
 where C has the entries of W rounded to multiples of 2⁻ᑫ, with q half the digits of the precision. Columns of
 length about 1 give CᴴC without any rounding: its partial sums are multiples of 2⁻²ᑫ, of modulus at most 1
 (Cauchy and Schwarz). F has entries of at most 2⁻ᑫ, and the rounding error of X does not count. (The splitting
-is that of Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication", 2012.)
+is due to Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication", 2012.)
 
 **Near the set** the iteration of third order,
 
 .. math:: W \leftarrow W (I - E/2 + 3 E^2/8), \qquad σ \leftarrow σ (15 - 10 σ^2 + 3 σ^4)/8,
 
-converges to the polar factor, since it keeps U and V. If ‖E‖₂ ≤ 0.6, it is at most 0.177, 3.7e-3, 3.2e-8 and
-3e-23 after one to four of them.
+converges to the polar factor, since it keeps U and V. If ‖E‖₂ ≤ 0.6 at the start, ‖E‖₂ is at most 0.177,
+3.7e-3, 3.2e-8 and 3e-23 after one to four iterations.
 
 **Far from the set** the host takes the singular value decomposition, which is as fast there as a scaled
 Newton iteration: an inverse takes as long as five products, the decomposition as long as twenty.
 
-**A device** would have to be waited for to learn how far W is outside. So it takes as many products as the
-worst W needs, whatever W is. W is first divided by a bound of its norm, so that σ lies in [l, 1], and then
+**On a device** the host would have to wait to learn how far W is outside. So the number of products is always
+the number for the worst W. W is first divided by a bound of its norm, so that σ lies in [l, 1], and then
 
 .. math:: W \leftarrow \tfrac{ρ}{2} W (3 I - ρ^2 W^H W), \qquad ρ^2 = \min(3 / (1 + l + l^2), 1.6977^2),
 
-maps σ to [l', 1], with l' the smaller one of the images of l and 1 (Chen and Chow, "A stable scaling of
+maps σ to [l', 1], with l' the smaller image of l and 1 (Chen and Chow, "A stable scaling of
 Newton-Schulz for improving the sign function computation of a Hermitian matrix", 2014, who also give the
 largest ρ: without it σ = 1 would be mapped to almost zero, where rounding is all that is left). A small l is
-multiplied by 2.5, so the number of iterations follows from l before W is known. The last iteration is the one
-of third order. A σ of zero would stay zero: W gets a fixed perturbation of the size of its rounding error.
-This leaves a σ smaller than l for one W in thousands; the distance that is returned says so.
+multiplied by 2.5, so the number of iterations follows from l before W is known. The last iteration is of
+third order, as near the set. A σ of zero would stay zero: W gets a fixed perturbation of the size of its
+rounding error. For one W in thousands, a σ smaller than l remains; then the returned distance is larger than
+rounding.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ from torch import Tensor
 from spectral_param._matrices import decomposed
 from spectral_param._scale import divided, power_of_two_scale
 
-# What is outside by at most this many √n·eps is a member: a member of which each entry is rounded has at most
-# one.
+# A matrix with ‖E‖_F of at most this many √n·eps counts as a member. Rounding each entry of a member gives at
+# most one √n·eps.
 _ROUNDINGS = 4
 # Largest ‖E‖₂ for the iteration of third order: three of them take as many products as a decomposition.
 _CLOSE = 0.6
@@ -62,9 +64,9 @@ def resolution(n: int, eps: float) -> float:
 
 
 def outside(W: Tensor, eps: float | None = None) -> tuple[Tensor, float]:  # (..., m, n) -> (...)
-    """Return ‖WᴴW - I‖ in the Frobenius norm, and the largest one of a member; see :func:`resolution`.
+    """Return ‖WᴴW - I‖ in the Frobenius norm, and the largest norm of a member; see :func:`resolution`.
 
-    It is infinite where it overflows, and NaN if W is.
+    The norm is infinite where it overflows, and NaN if W has NaN.
     """
     eps = torch.finfo(W.dtype).eps if eps is None else eps
     distance = size_of(deviation(W))
@@ -80,7 +82,7 @@ def size_of(E: Tensor) -> Tensor:  # (..., n, n) -> (...)
 
 
 def deviation(W: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
-    """Return E = WᴴW - I, to its last digits where the columns of W have a length of about 1."""
+    """Return E = WᴴW - I, accurate to the last digits if the columns of W have a length of about 1."""
     digits = round(-math.log2(torch.finfo(W.dtype).eps)) // 2
     entries = torch.view_as_real(W.resolve_conj()) if W.is_complex() else W
     C = (entries * 2.0**digits).round_().mul_(2.0**-digits)
@@ -93,14 +95,14 @@ def deviation(W: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
 
 
 def near(W: Tensor, eps: float | None = None) -> Tensor:  # (..., m, n) -> (..., m, n)
-    """Return the nearest member to each matrix. A member, and what is not finite, keeps its bits.
+    """Return the nearest member to each matrix. Members, and matrices that are not finite, keep their bits.
 
-    For the host: values are looked at. Autocast and TensorFloat-32 have to be off.
+    For matrices on the host, because values are read. Autocast and TensorFloat-32 have to be off.
 
     Args:
         W: Matrices in single or double precision.
-        eps: Relative rounding error of their entries, by default that of the dtype. It decides what is a
-            member; what is none is computed to the precision of the dtype.
+        eps: Relative rounding error of the entries, by default the eps of the dtype. ``eps`` decides which
+            matrices are members; new members are computed to the precision of the dtype.
 
     Raises:
         AssertionError: If the iteration does not converge.
@@ -130,7 +132,7 @@ def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (...
 def msign(X: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
     """Return UVᴴ of X = UΣVᴴ by products, over the singular values above √eps of the largest one.
 
-    Smaller ones, which rounding may have made, are raised to less than 1, and zero stays zero.
+    Smaller singular values, which may be rounding errors, are raised to less than 1, and zero stays zero.
     """
     if X.shape[-2] < X.shape[-1]:
         return msign(X.mH).mH
@@ -154,12 +156,12 @@ def _judged(X: Tensor, limit: float) -> tuple[Tensor, Tensor]:
 
 
 def _nearer(X: Tensor, E: Tensor) -> Tensor:
-    """Return the next iterate for each of a batch, or the polar factor of those that are far from the set."""
+    """Return the next iterate for each matrix of a batch, or its polar factor if it is far from the set."""
     # ‖E‖₂ is at least ‖E‖_F/√n, which shows without a product that a new weight is far.
     if bool((size_of(E) > _CLOSE * E.shape[-1] ** 0.5).all()):
         return polar_factor(X)
     S = E @ E
-    # Bounds of ‖E‖₂ from above, at most n^(1/4) and n^(1/8) times it. The second one takes another product.
+    # Upper bounds of ‖E‖₂, at most n^(1/4) and n^(1/8) times ‖E‖₂. The second bound takes another product.
     is_close = size_of(S) <= _CLOSE**2
     if not bool(is_close.all()):
         is_close |= size_of(S @ S) <= _CLOSE**4
@@ -185,7 +187,7 @@ def polar_factor(W: Tensor) -> Tensor:
 def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, Tensor]:
     """Return :func:`near`, and ‖WᴴW - I‖ of the result as a tensor (...), without looking at a value.
 
-    A matrix of lower rank gets a member whose distance is the smallest one, up to rounding.
+    For a matrix of lower rank, the result is one of the nearest members, up to rounding.
     """
     eps = torch.finfo(W.dtype).eps if eps is None else eps
     stays = (size_of(deviation(W)) <= resolution(W.shape[-1], eps)) | ~W.isfinite().flatten(-2).all(dim=-1)
@@ -202,12 +204,12 @@ def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, T
 
 
 def _norm_bound(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
-    """Return the root of ‖XᴴX‖ in the Frobenius norm, a bound of ‖X‖₂ and at most n^(1/4) times it."""
+    """Return the root of ‖XᴴX‖_F: an upper bound of ‖X‖₂, and at most n^(1/4) ‖X‖₂."""
     return size_of(X.mH @ X).sqrt()[..., None, None]
 
 
 def _raised(X: Tensor, least: float, eps: float) -> Tensor:
-    """Raise singular values in [least, 1] so close to 1 that the iteration of third order ends it."""
+    """Raise singular values in [least, 1] so close to 1 that one iteration of third order is enough."""
     for rho in _scales(least, eps):
         X = 1.5 * rho * X - (0.5 * rho**3) * (X @ (X.mH @ X))
     return X
@@ -215,7 +217,7 @@ def _raised(X: Tensor, least: float, eps: float) -> Tensor:
 
 # The largest ρ of Chen and Chow: σ = 1 is mapped to 0.1.
 _LARGEST_SCALE = 1.69770248526
-# Smallest singular value that the iteration is for, in rounding errors of the matrix.
+# Smallest singular value for which the iteration is made, in rounding errors of the matrix.
 _MARGIN = 1e-6
 
 

@@ -5,8 +5,8 @@ Notation: W of shape ``(..., m, n)`` has the singular values σ and the decompos
 **Nearest member.** In the Frobenius norm it is W with its singular values above c replaced by c (the others
 stay): |σᵢ(W) - σᵢ(X)| summed in squares is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and
 unitarily invariant norms", 1960), and here it is attained. With the eigenvectors V₁ of WᴴW at eigenvalues
-above c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Squares cost no digits there: the eigenvalues are the
-largest ones.
+above c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Working with σ² costs no digits here, because only
+the largest eigenvalues are used.
 
 **Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D raises no norm to
 first order if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along -G crosses
@@ -42,7 +42,7 @@ def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
 
 
 def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..., m, r), (..., n, r)
-    """Return singular vectors U₁, V₁ at the values of at least c - rounding; columns of zeros beside them."""
+    """Return the singular vectors U₁, V₁ of all values of at least c - rounding; other columns are zero."""
     if W.shape[-2] < W.shape[-1]:
         V, U = touching(W.mH, c, rounding)
         return U, V
@@ -80,7 +80,7 @@ def _hermitian(X: Tensor) -> Tensor:
 def _right_vectors(S: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., n), (..., n, n)
     """Return the singular values, ascending, and right singular vectors: precise for the largest values.
 
-    Where a matrix is not finite they mean nothing.
+    For a matrix that is not finite, both are meaningless.
     """
     squares, V = decomposed(torch.linalg.eigh, (S.mH @ S).nan_to_num(0.0, 0.0, 0.0))
     return squares.clamp(min=0).sqrt(), V

@@ -1,10 +1,11 @@
 r"""Matrices of given, or bounded, Frobenius norm: the norm, the nearest member, changes along the sphere.
 
-Notation: W of shape ``(..., m, n)`` has the norm ‖W‖ = √Σ|wᵢⱼ|² and the direction E = W/‖W‖; c is the norm
-that is asked for, and <A, B> = Σ conj(aᵢⱼ) bᵢⱼ.
+Notation: W of shape ``(..., m, n)`` has the norm ‖W‖ = √Σ|wᵢⱼ|² and the direction E = W/‖W‖; c is the given
+norm, and <A, B> = Σ conj(aᵢⱼ) bᵢⱼ.
 
-**Nearest member.** For W ≠ 0 it is cE: ‖W - X‖² = ‖W‖² - 2 Re<W, X> + c² for ‖X‖ = c, and Re<W, X> is largest
-at X = cE (Cauchy and Schwarz). Of matrices with ‖X‖ ≤ c it is W itself, or cE where ‖W‖ > c.
+**Nearest member.** For W ≠ 0 the nearest member is cE: ‖W - X‖² = ‖W‖² - 2 Re<W, X> + c² for ‖X‖ = c, and
+Re<W, X> is largest at X = cE (Cauchy and Schwarz). Among matrices with ‖X‖ ≤ c the nearest is W itself, or cE
+where ‖W‖ > c.
 
 **Derivative.** From ‖W‖ d‖W‖ = Re<W, dW> follows d(cE) = (c/‖W‖)(dW - E Re<E, dW>), which is self-adjoint. So
 the gradient of the originals is
@@ -32,7 +33,8 @@ from torch import Tensor
 
 from spectral_param._scale import divided, power_of_two_scale
 
-# Norms in single precision whose squares, and those of all entries that count, are ordinary numbers.
+# Norms in this range have squares that neither overflow nor underflow in single precision; nor do the squares
+# of entries that are large enough to matter.
 _ORDINARY = (1e-10, 1e15)
 # Groups of processes that have the other parts of the matrices.
 _groups: tuple[Any, ...] = ()
@@ -42,7 +44,7 @@ _groups: tuple[Any, ...] = ()
 def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
     """Let matrices be parts of larger ones, whose norms and inner products are sums over processes.
 
-    What has no graph is meant, and every process has entries.
+    Only for tensors without a graph, and if every process has entries.
     """
     global _groups
     before, _groups = _groups, groups
@@ -53,7 +55,7 @@ def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
 
 
 def _of_all_parts(found: Tensor, operation: str) -> Tensor:
-    """Return the sums, or the largest, of numbers that each process has found of its parts."""
+    """Return the sums, or the maxima, over all processes of numbers for their parts."""
     for group in _groups:
         kind = getattr(torch.distributed.ReduceOp, operation)
         torch.distributed.all_reduce(found, kind, group)
@@ -74,24 +76,24 @@ def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (.
     square = squares(S)
     is_zero = square == 0
     s = torch.where(is_zero, 1, square).sqrt()
-    s = torch.where(s.isfinite(), s, torch.nan)  # Beside infinity other entries would become 0.
+    s = torch.where(s.isfinite(), s, torch.nan)  # If an entry is infinite, finite entries would become 0.
     return divided(S, s[..., None, None]), torch.where(is_zero, 0, s * scale[..., 0, 0])
 
 
 def polar_of_values(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same of matrices without a graph, at which the host may look."""
+    """Return :func:`polar` of matrices without a graph, whose values the host may read."""
     size = _ordinary_norms(W)
     return polar(W) if size is None else (divided(W, size[..., None, None]), size)
 
 
 def norms(W: Tensor) -> Tensor:  # (..., m, n) -> (...)
-    """Return ‖W‖ of matrices without a graph, at which the host may look."""
+    """Return ‖W‖ of matrices without a graph, whose values the host may read."""
     size = _ordinary_norms(W)
     return polar(W)[1] if size is None else size
 
 
 def _ordinary_norms(W: Tensor) -> Tensor | None:
-    """Return the norms if the host finds that none needs scaling."""
+    """Return the norms if all are in the ordinary range and W is on the host, else None."""
     if not W.is_cpu:
         return None
     size = squares(W).sqrt()

@@ -43,5 +43,5 @@ __all__ = [
     "spectral_radius",
 ]
 
-if not TYPE_CHECKING:  # A type checker knows which names exist.
+if not TYPE_CHECKING:  # Type checkers know the names without it.
     __getattr__ = _guesses.answers(__name__)

@@ -18,8 +18,8 @@ times the second, for the range D of δ. Hence the part log(1 + D)/D of a step l
 2019, "Generalized self-concordant functions", with ν = 2), without a search. From D < 1/2 on the whole step
 is taken.
 
-W(tT) for a smaller t is found in a few steps, and the scales for 2t are about twice those for t. So t starts
-where the differences of tT are at most 8, and doubles as soon as D < 1.
+W(tT) for a smaller t is found in a few steps, and the scales f and g for 2t are about twice the scales for t.
+So t starts where the differences of tT are at most 8, and doubles as soon as D < 1.
 
 L is singular, and if W is nearly reducible, couplings of L are below the rounding error of c. μ = 8nε is
 added to the diagonal of L: a rounding error of c then moves g by less than 1, which changes W by rounding
@@ -55,7 +55,8 @@ from torch import Tensor
 _FIRST_RANGE = 8.0
 # If the range of a step is below these numbers, the whole step is taken; t doubles; steps square the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
-# Largest number of steps on the host; number of steps on a device. A search for bad logits found 35, n = 64.
+# Largest number of steps on the host; number of steps on a device. A search for the worst logits found one
+# that needs 35 steps, for n = 64.
 STEPS = 50
 # Number of matrices scaled together on the host, whose rows stay in a core's cache.
 CHUNK = 4096
@@ -72,7 +73,7 @@ def last_steps(dtype: torch.dtype) -> int:
 def scaled(X: Tensor, looks: bool) -> Tensor:
     """Return W of logits X with the largest entry 0 in each row and column.
 
-    With ``looks`` the host reads values, to stop as soon as all matrices are done.
+    With ``looks`` the host reads values, so that it can stop once all matrices have converged.
     """
     n, eps = X.shape[0], torch.finfo(X.dtype).eps
     t = _FIRST_RANGE / (-X.amin(dim=(0, 1))).clamp(min=_FIRST_RANGE)
@@ -119,7 +120,7 @@ def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
-    """Return the same node by node, which is faster for many small matrices."""
+    """Solve the same equations node by node, which is faster for many small matrices."""
     n = len(W)
     A = [(W[:, k : k + 1] * W[:, k + 1 :]).sum(dim=0) for k in range(n)]  # A_kj for j > k
     shares, means = [], []

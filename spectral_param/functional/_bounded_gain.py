@@ -26,10 +26,10 @@ Rounding
 --------
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most
 δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is the rounding error of the weight's dtype, plus 4N
-ε₆₄ for the products in double precision, with N = n + p. T is triangular because of δ: if T is replaced by QT
-with an orthogonal Q, only δ changes, and δ is small for a T near the identity. H is enlarged by 2N ε₆₄,
-relatively, which covers the rounding errors of its Cholesky factor; the proof above stays valid. The gradient
-ignores δ and the enlargement, which change V about as much as rounding does.
+ε₆₄ for the products in double precision, with N = n + p. Replacing T by QT with an orthogonal Q would change
+only δ. So T may be triangular, and δ is small for a T near the identity. H is enlarged by 2N ε₆₄, relatively,
+which covers the rounding errors of its Cholesky factor; the proof above stays valid. The gradient ignores δ
+and the enlargement, which change V about as much as rounding does.
 
 The gradient
 ------------
@@ -117,7 +117,7 @@ def _times(X: Tensor, T: Tensor) -> Tensor:
 
 
 def block_scales(W: Tensor, n: int, states: float, outputs: float, inputs: float) -> Tensor:
-    """Return factors of the entries of W: for the rows of states and outputs, and the columns of inputs."""
+    """Return factors for the entries of W: for rows of states, rows of outputs, and columns of inputs."""
     scales = torch.ones_like(W)
     scales[..., :n, :] *= states
     scales[..., n:, :] *= outputs
@@ -193,7 +193,8 @@ def change(W: Tensor, given: Tensor, n: int) -> float:
 def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield K and T of a weight of this gain, below 1, for one storage function after the other.
 
-    The map shrinks its value for rounding to ``eps``. If this changes W, the originals give a weight near W.
+    The map shrinks its value to allow for rounding to ``eps``. If the shrinkage changes W, the originals give
+    a weight near W.
     """
     for T in _storage_roots(as_system(W, n), gain):
         M = _times(_times(W.mT, T.mT).mT, torch.linalg.inv_ex(T).inverse) * (1 + _delta(W, T, eps))
@@ -208,8 +209,8 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
     would be singular if the output does not depend on some state. For a small enough ε the gain to both
     outputs is at most 1.
 
-    The last one is diagonal, and gives the weight about its least norm. It proves the gain of systems in
-    series, whose Riccati equations are ill conditioned.
+    The last T is diagonal, chosen to make the norm of the scaled weight nearly least. This T proves the gain
+    of systems in series, whose Riccati equations are ill conditioned.
     """
     A, B, C, D = system
     n = len(A)
@@ -225,7 +226,7 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
             yield torch.from_numpy(np.linalg.cholesky((P + P.T) / 2).T.copy())
         except (ValueError, np.linalg.LinAlgError):
             pass
-    couplings = np.zeros((n + 1, n + 1))  # Sizes of all inputs together, and of all outputs.
+    couplings = np.zeros((n + 1, n + 1))  # The last row and column are for outputs and inputs.
     couplings[:n, :n], couplings[n, n] = A, singular_values(D)[0]
     couplings[:n, n], couplings[n, :n] = np.linalg.norm(B, axis=1), np.linalg.norm(C, axis=0)
     log = least_norm(couplings, _CONDITION, enough=1.0).log

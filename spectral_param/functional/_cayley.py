@@ -7,11 +7,11 @@ Let A be skew, Aᴴ = -A, B any matrix of as many columns, and M = A + BᴴB. Th
 .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + M)^{-1},
 
 has orthonormal columns for a diagonal D of entries of modulus 1: W consists of the first columns of the
-Cayley transform of the skew matrix [[A, -Bᴴ], [B, 0]]. I + M is never singular, because its Hermitian part is
-I + BᴴB. Without B this is (I + A)⁻¹(I − A)D, the transform of Helfrich, Willmott and Ye (2018), "Orthogonal
-Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see Trockman and Kolter (2021),
-"Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester (2023), "Direct
-Parameterization of Lipschitz-Bounded Deep Networks".
+Cayley transform of the skew matrix S = [[A, -Bᴴ], [B, 0]]. I + M is never singular, because the Hermitian
+part of I + M is I + BᴴB. Without B this is (I + A)⁻¹(I − A)D, the transform of Helfrich, Willmott and Ye
+(2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see Trockman
+and Kolter (2021), "Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester
+(2023), "Direct Parameterization of Lipschitz-Bounded Deep Networks".
 
 The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [K₁; K₂] = G D̄ Zᴴ,
 
@@ -26,9 +26,9 @@ convention for complex gradients.)
 
 Large originals
 ---------------
-The solve has an error of eps times the condition of I + M. If this is too large, Z is computed in double
-precision, and for even larger originals by the Schur form of the skew matrix S above
-(docs/derivation_cayley.md, "Large originals"). If B has more rows than columns, its QR factor replaces B in
+The solve has an error of eps times the condition of I + M. If this error is too large, Z is computed in
+double precision, and for even larger originals by the Schur form of S
+(docs/derivation_cayley.md, "Large originals"). If B has more rows than columns, the R of B = QR replaces B in
 S.
 """
 
@@ -63,10 +63,10 @@ _FACTOR, _INVERT = (
 )
 # A solve is accurate enough up to this condition times √n, which corresponds to entries of A of about 64.
 _TAME = 64.0
-# Largest ‖T‖_F² for which numpy's path is taken.
+# Numpy's path is taken up to this ‖T‖_F².
 _SQUARES = 1e30
-# The same limit for a solve in double precision with a result in single precision. The error of its gradient
-# grows as the square of the condition.
+# The limit of the condition for a solve in double precision with a result in single precision. The error of
+# its gradient grows as the square of the condition.
 _TAME_IN_DOUBLE = 1e5
 
 
@@ -109,7 +109,7 @@ def reference(T: Tensor, d: Tensor) -> Tensor:
 def inverse(T: Tensor) -> Inverse | ShortInverse:
     """Return the inverse that the transform needs, for plain tensors without a graph."""
     if not T.is_cpu:
-        # Without reading values, for which the host would wait.
+        # No values are read, because the host would have to wait for a device.
         plus = _plus_identity(to_double(T))
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
@@ -276,7 +276,7 @@ def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
 
 
 def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
-    """Return the gradient with respect to T of one small real matrix, as the formulas at the top."""
+    """Return the gradient with respect to T of one small real matrix, by the formulas at the top."""
     with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
         Z, B = found
         n, adjoint = len(Z), Z.T
@@ -295,7 +295,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
-    # Each read of a weight runs this line, so the host is not searched for double precision.
+    # Each read of a weight runs this line, so for host tensors it skips the search for double precision.
     return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)
 
 

@@ -29,7 +29,7 @@ def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Not by |, nor zip without strict: torch 2.6 compiles neither.
+        # Neither `|` of dicts nor zip without strict: torch 2.6 cannot compile these.
         given = {**dict(zip(names[: len(args)], args[: len(names)], strict=True)), **kwargs}
         for name, value in given.items():
             if isinstance(value, np.ndarray):
@@ -137,7 +137,7 @@ def as_numbers(value: Any, name: str, expected: str, dtype: torch.dtype) -> Tens
     """Return a tensor on its device; make numbers, lists and arrays tensors on the host.
 
     Raises:
-        ValueError: If it is something else. ``expected`` says what the caller accepts.
+        ValueError: If the argument is something else. ``expected`` says what the caller accepts.
     """
     try:
         device = value.device if isinstance(value, Tensor) else "cpu"
@@ -150,7 +150,7 @@ def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype of new parameters: the argument ``dtype``, or torch's default for None.
 
     Raises:
-        UnsupportedDtypeError: If it is no dtype, or one of integers.
+        UnsupportedDtypeError: If the argument is no dtype, or a dtype of integers.
     """
     if dtype is None:
         return torch.get_default_dtype()

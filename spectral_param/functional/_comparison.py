@@ -4,11 +4,12 @@ Two runs of a network read the same inputs, and d >= \|δ\| bounds the differenc
 function g of each layer, monotone and homogeneous, bounds the next difference: \|δ⁺\| <= g(d, e), where e
 bounds the difference of the layer's inputs (the next states of the layer before; empty for the first layer).
 If g(d) <= r d for one d > 0, for all layers together, the network contracts at the rate r in the norm max
-\|δ_i\|/d_i. The least such r is the Perron root of g. All of them have the form
+\|δ_i\|/d_i. The least such r is the Perron root of g. All comparison functions here have the form
 
 .. math:: g(v)_i = (P v)_i + \max_{0 ≤ ν ≤ 1} \big(ν (Q v)_i + (1 - ν^2) (S v)_i\big), \qquad v = (d, e),
 
-with matrices P, Q, S >= 0 of a layer. (The maximum is (Sv)_i + (Qv)_i²/(4 (Sv)_i), or (Qv)_i if that ν > 1.)
+with matrices P, Q, S >= 0 of a layer. (The maximum is (Sv)_i + (Qv)_i²/(4 (Sv)_i), at ν = (Qv)_i/(2 (Sv)_i),
+or (Qv)_i if this ν > 1.)
 
 A network without gates, slopes in [-1, 1]: P = (\|U\|, \|W\|) with the recurrent matrix U and the input
 matrix W.
@@ -42,8 +43,8 @@ import numpy as np
 from spectral_param._matrices import Array
 
 _EPS = float(np.finfo(np.float64).eps)
-# Relative size of a constant that is added to g. It keeps cond(d) below about 1e12 if no path leads from some
-# state to another: then no d attains the least rate.
+# Relative size of a constant that is added to g. The constant keeps cond(d) below about 1e12 if no path leads
+# from some state to another, so that no d attains the least rate.
 _FLOOR = 1e-12
 # Largest number of steps of Noda's iteration, which at first only halves its error if the matrix is nearly
 # reducible.
@@ -100,7 +101,7 @@ def comparison_root(layers: Sequence[Layer], goal: float | None = None, start: A
 
 
 def _searched(layers: Sequence[Layer], d: Array, goal: float | None, rounding: float) -> Root:
-    """Return the least rate and its d after Noda's iteration, without a margin for rounding.
+    """Return the rate and the d found by Noda's iteration, without a margin for rounding.
 
     A step is d <- (σI - B)⁻¹ d with σ = max g(d)_i/d_i and the matrix B of g at d. If a step does not lower
     σ, which happens because g is not linear, the next step is d <- d + g(d)/σ from the best d, which never
@@ -127,7 +128,7 @@ def _searched(layers: Sequence[Layer], d: Array, goal: float | None, rounding: f
 
 
 def _evaluated(layers: Sequence[Layer], d: Array) -> tuple[Array, Array]:
-    """Return g(d) and the matrix B with Bd = g(d), which has the slopes of g there."""
+    """Return g(d), and the matrix B of the slopes of g at d, for which Bd = g(d)."""
     values, rows, start = [], np.zeros((0, len(d))), 0
     read, of_read = np.zeros(0), np.zeros((0, len(d)))
     found = []

@@ -21,7 +21,7 @@ from spectral_param.functional._scaled_norm import CONDITION
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, to_scipy
 
 _REAL = "A diagonal metric is for networks with real units: take metric='full'."
-# At this size a search takes ten minutes and a gigabyte.
+# Largest size of a search; at this size it takes ten minutes and a gigabyte.
 _MOST = 5000
 
 
@@ -31,8 +31,8 @@ class ContractionCertificate(NamedTuple):
     Attributes:
         scaling: The diagonal of Θ, ``(..., n)``; the product of its largest and least entry is 1. NaN where W
             is not finite.
-        rate: At least ‖ΘWΘ⁻¹‖, also in exact arithmetic, ``(...)``. For a leaky network: the rate of the
-            network.
+        rate: At least ‖ΘWΘ⁻¹‖, also in exact arithmetic, ``(...)``. For a leaky network, the rate of the
+            leaky network.
         radius: ρ(W), ``(...)``. No proof of any kind has a smaller rate for W. For a leaky network: ρ((1 -
             a)I + aW).
         condition: The largest entry of Θ divided by the least, ``(...)``.
@@ -112,7 +112,7 @@ def is_finite_matrix(W: Any) -> bool:
 
 
 def coordinates(W: Any, enough: float = 0.0) -> Array:
-    """Return the diagonal of Θ for one matrix; NaN where it is not finite."""
+    """Return the diagonal of Θ for one matrix; NaN if the matrix is not finite."""
     if not is_finite_matrix(W):
         return np.full(W.shape[0], np.nan)
     return np.exp(least_norm(W, CONDITION, enough).log)
@@ -123,8 +123,9 @@ def certificate(matrices: Matrices, scalings: list[Array], leak: float = 1.0) ->
 
     Args:
         matrices: The matrices.
-        scalings: The diagonal of Θ for each.
-        leak: The a of a network (1 - a)h + aφ(Wh + …); the rate and radius are then those of the network.
+        scalings: The diagonal of Θ for each matrix.
+        leak: The a of a network (1 - a)h + aφ(Wh + …); the rate and radius are then for this network, not for
+            W.
     """
     pairs = zip(matrices.each, scalings, strict=True)
     numbers = torch.tensor([_proven(W, theta, leak) for W, theta in pairs], dtype=torch.float64, device="cpu")

@@ -31,13 +31,14 @@ Rounding
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
 which only scale entries. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the condition
 of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of C. H is
-enlarged by 2n ε₆₄, which covers its rounding errors: H⁻¹Kᵀ is a contraction for every H ≥ KᵀK + I/4, because
-H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F + |a|√n).
+enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ is a
+contraction, because H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F +
+|a|√n).
 
 The gradient
 ------------
 With H = KᵀK + I/4, the gradient G_C of C gives T = H⁻¹G_C, N = TCᵀ + CTᵀ and g_K = Tᵀ - KN. The gradient for
-log Θ is the column sums of G∘V less the row sums.
+log Θ is the column sums of G∘V minus its row sums.
 """
 
 from __future__ import annotations
@@ -173,15 +174,15 @@ def _pull_back(
 
 # The inverse map: an original of one given matrix, in double precision --------------------------------
 
-# Relative distances by which a weight is moved inside, tried in order.
+# A weight is moved inside by these relative distances, tried in order.
 _MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# Conditions of Θ that are tried after the largest one, since rounding does less there. For the last one Θ is
-# the identity.
+# Conditions of Θ to try after the largest allowed condition, because rounding matters less. With the last
+# condition, 1, Θ is the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
 
 class _Attempt(NamedTuple):
-    """One original for a V.
+    """An original whose image is V or near V, with its errors.
 
     Attributes:
         beyond: The excess of V in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
@@ -251,9 +252,9 @@ def _nearest(
 
     The Θ of largest condition has the least norm, but multiplies rounding errors of the original by this
     condition. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
-    cancel in C. So smaller conditions and some margins are tried, too. They are compared by the image of the
-    rounded original: by its distance from V, and by its distance from ``meant``, which is the error of
-    assigning the image again.
+    cancel in C. So smaller conditions and some margins are tried, too. Attempts are compared by the image of
+    the rounded original: by its distance from V, and by its distance from ``meant``, the error if the image
+    is assigned again.
     """
     exact = torch.from_numpy(V)
     least, enough = search

@@ -17,8 +17,8 @@ The minimum over (d, u), for growing t, of
 .. math:: t u - \log\det(I - e^{-u} A^T A) - \sum_i \log(1 - d_i^2/c^2)                               (1)
 
 follows the least u = log ‖A‖². The second term is Σ_k e^(-ku) tr (AᵀA)^k / k. The Schatten norms are convex
-in d as the norm is, and they are log-convex, so (1) is convex. At the minimum of (1) the derivative for u
-gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
+in d, as the spectral norm is, and even log-convex, so (1) is convex. At the minimum of (1) the derivative for
+u gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
 of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
 least log ‖A‖² by at most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
 
@@ -44,9 +44,9 @@ For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - 
 
 Cost
 ----
-A step is one inverse, one solve and a few products. 20 to 40 steps were needed for most matrices that were
-tried, which takes a second for n = 256. Up to 160 steps were needed for triangular and other reducible
-matrices. Products with a sparse W have negligible cost.
+A step is one inverse, one solve and a few products. Most matrices in our tests needed 20 to 40 steps, which
+take a second for n = 256. Up to 160 steps were needed for triangular and other reducible matrices. Products
+with a sparse W have negligible cost.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ from spectral_param._scale import power_of_two
 
 # Factor on t from one minimum to the next, and t/n for the first minimum.
 _GROWTH, _FIRST = 10.0, 1.0
-# t/n for the last minimum. There u, relative to the size of W, is within about n/t of the least value.
+# t/n for the last minimum. For this t, u exceeds the least log ‖A‖² by about n/t.
 _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
-# Newton's decrement at which t grows; the largest number of steps. If d goes to infinity, as for a triangular
-# matrix, 90 steps were needed for one t, and 160 for all. If t grew earlier, the result was 1 % above the
-# least value.
+# t grows once Newton's decrement is below the first number; the second is the largest number of steps. If d
+# goes to infinity, as for a triangular matrix, 90 steps were needed for one t, and 160 for all. If t grew
+# earlier, the result was 1 % above the least value.
 _CLOSE, _STEPS = 0.5, 1000
-# Sweeps of Osborne's balancing, for a start.
+# Number of sweeps of Osborne's balancing, for the starting point.
 _SWEEPS = 100
-# Steps of the power method, for a start.
+# Number of steps of the power method, for the starting point.
 _POWERS = 20
 # The first step tried has at least the length 2 · _REACH / λ for Newton's decrement λ. For a self-concordant
 # function a step of length 1/λ stays inside; most steps can be one to three times as long.
@@ -128,7 +128,7 @@ def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Sca
 
 
 def precision(n: int) -> float:
-    """Return by how much a norm of :func:`least_norm` may exceed the least norm, relatively."""
+    """Return the largest relative excess of a norm from :func:`least_norm` over the least norm."""
     return 0.5 / (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
 
@@ -165,7 +165,7 @@ def _balanced(W: Any, c: float) -> Array:
         e = np.exp(2 * d)
         rows = e * (squares @ (1 / e)) - diagonal
         columns = (squares.T @ e) / e - diagonal
-        # For all rows at once: half of the step that balances a single row and its column.
+        # All rows are balanced at once, each by half of the step that would balance its row and column alone.
         moved = d + (0.125 * np.log((columns.clip(0) + least) / (rows.clip(0) + least))).clip(-1, 1)
         moved = (moved - (moved.max() + moved.min()) / 2).clip(-0.9 * c, 0.9 * c)
         if abs(moved - d).max() < 0.01:
@@ -347,8 +347,9 @@ def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:
     right = np.zeros((n, 2))
     right[:, 0] = -gradient / unit
     right[-1, 1] = -1 / unit[-1]
-    # Adding a constant to d changes the box alone, and on the way to infinity, as for a triangular matrix, H
-    # is singular to rounding. With a multiple of the identity added, the step is still a descent direction.
+    # Adding a constant to d changes only the barrier of the box. So if d tends to infinity, as for a
+    # triangular matrix, H becomes singular to rounding. With a multiple of the identity added, the step is
+    # still a descent direction.
     ridge, failed = 1e-14, True
     while failed and ridge < 1:
         F, failed = torch.linalg.cholesky_ex(torch.from_numpy(H + ridge * np.eye(n)))

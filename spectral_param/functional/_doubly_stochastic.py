@@ -18,8 +18,7 @@ from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
 from spectral_param.functional._checks import check_matrix, check_real, with_arrays
 
-# Logits that are lower than the largest ones of their row and column by more than this are raised to this
-# distance.
+# Logits that are more than this below the largest logits of their row and column are raised to this distance.
 LIMIT = 60.0
 
 
@@ -49,8 +48,9 @@ def doubly_stochastic(T: Tensor) -> Tensor:
         T: Real logits of shape ``(..., n, n)``: for instance, one matrix for each token.
 
     Returns:
-        Tensor of the shape and the dtype of T. In half precision, it is computed in single precision and
-        rounded. A matrix with NaN or infinite logits gives NaN, and does not affect others of its batch.
+        Tensor of the shape and the dtype of T. In half precision, W is computed in single precision and
+        rounded. A matrix with NaN or infinite logits gives NaN, and does not affect the other matrices of the
+        batch.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.

@@ -2,7 +2,7 @@ r"""The solution z of z = φ(Wz + c), by Peaceman-Rachford splitting.
 
 φ acts entry by entry, rises, and has slopes of at most 1. So φ = (I + F)⁻¹ for a monotone F that acts entry
 by entry, and z solves (I - W)z - c + F(z) ∋ 0. Let I - W be strongly monotone in the inner product of Θ², for
-some positive diagonal Θ, as it is where ‖ΘWΘ⁻¹‖ < 1 or the numerical range of ΘWΘ⁻¹ is left of 1. F is
+some positive diagonal Θ. This is so if ‖ΘWΘ⁻¹‖ < 1, or if the numerical range of ΘWΘ⁻¹ is left of 1. F is
 monotone in this inner product, too. So the solution is unique, and for every α > 0
 
 .. math:: w = V (2z - u + αc), \qquad u ← 2w - (2z - u), \qquad z ← (I + αF)^{-1}(u)
@@ -45,7 +45,7 @@ from spectral_param._matrices import identity_like
 
 Entrywise = Callable[[Tensor], Tensor]
 
-# The iteration ends when the change is within this many rounding errors of its terms.
+# The iteration ends when the change is at most this many rounding errors of its terms.
 _ROUNDINGS = 4
 # Steps of the estimate of ‖I - W‖.
 _POWERS = 8
@@ -124,7 +124,7 @@ def resolvent_of(phi: Entrywise, alpha: float) -> Entrywise:
     """Return (I + αF)⁻¹ for φ = (I + F)⁻¹ with slopes from 0 to 1."""
     if isinstance(phi, torch.nn.ReLU):
         return phi
-    last: list[Tensor] = []  # The p of the step before, a start near the next p.
+    last: list[Tensor] = []  # The p of the previous step, a start near the next p.
 
     def resolvent(u: Tensor) -> Tensor:
         p = _root(phi, alpha, u, last[0] if last else u)

@@ -3,8 +3,8 @@
 e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, for which the Taylor
 polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
 by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
-The norm is the 1-norm. For a skew-symmetric A it is a bound of the spectral norm, computed from A⁴ and up to
-√n times smaller: fewer squarings, each of which doubles the rounding error.
+The norm is the 1-norm. For a skew-symmetric A a bound of the spectral norm, computed from A⁴, is used
+instead. It is up to √n times smaller, and so needs fewer squarings, each of which doubles the rounding error.
 
 ``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
 degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
@@ -102,14 +102,14 @@ def _four_powers(A: Tensor) -> list[Tensor]:
 
 
 def _powers_of_two(exponents: Array, A: Tensor) -> Any:
-    """Return the powers, a number or one for each matrix of A."""
+    """Return the powers: one number, or one number for each matrix of A."""
     if exponents.size == 1:
         return 2.0 ** exponents.item()
     return torch.from_numpy(2.0**exponents).to(A.dtype).to(A.device, non_blocking=True)
 
 
 def _choices(s: Array, A: Tensor) -> Tensor | None:
-    """Return s on the device of its matrices, or None for a single s."""
+    """Return s on the device of the matrices, or None if all have the same s."""
     return None if s.size == 1 else torch.from_numpy(s).to(A.dtype).to(A.device, non_blocking=True)
 
 
@@ -170,7 +170,8 @@ def exponential(A: Tensor) -> Tensor:
     check_square(A, "exponential")
     check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
     if is_traced(A) or is_wrapped(A):
-        # Here s cannot depend on the values of A. In a batch of two, matrix_exp avoids the wrong polynomial.
+        # While a graph is recorded, s cannot depend on the values of A. In a batch of two, torch.matrix_exp
+        # avoids its wrong polynomial.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
     return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)
@@ -262,6 +263,6 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
 
 
 def _rotated(base: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    """Return the same by the m × m exponential."""
+    """Return the end of the geodesic by the m × m exponential."""
     half = (B + 0.5 * base @ A) @ base.mT
     return skew_exponential(half - half.mT) @ base

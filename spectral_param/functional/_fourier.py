@@ -23,7 +23,7 @@ from spectral_param.functional._checks import with_arrays
 def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the function h -> h Wᵀ on rows, W = D₃R₂F⁻¹D₂ΠR₁FD₁, without forming W.
 
-    What depends on the parameters alone is computed once, for all calls of the function.
+    Numbers that depend only on the parameters are computed once, for all calls of the function.
 
     Args:
         v: Vectors of the reflections R₁ and R₂, complex, shape ``(..., 2, n)``. A zero vector means R = I.

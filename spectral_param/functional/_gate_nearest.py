@@ -37,7 +37,7 @@ from spectral_param.functional._network_contraction import Contraction, Proof, p
 from spectral_param.functional._recurrent_modules import check_input_bound, torch_layers
 
 _NAME = "contracting_"
-# Number of sweeps for each d, which start from the slopes of the previous d, and for the last d.
+# Number of sweeps for each d (starting from the slopes for the previous d), and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
 # Largest \|log d\|: the condition of a proof stays below 1e10.
@@ -94,7 +94,7 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
 
 
 def _check(module: nn.Module, rate: float, input_bound: float | None) -> None:
-    """Raise the errors of scaling, except for a held gate: its weights can be moved here."""
+    """Raise the errors of scaling, except for the gate that holds the state: its weights move here."""
     trial = copy.deepcopy(module)
     if not is_parametrized(trial):
         for name, parameter in trial.named_parameters():
@@ -142,7 +142,8 @@ class _Search:
     r"""The search for one layer in one direction.
 
     X consists of \|U\| of all gates, and of \|W\| and b/√2 of the gate that holds the state. b is the sum of
-    two biases: if each moves by half the change of b, their squared change is that of b/√2.
+    two biases: if each moves by half the change of b, the sum of their squared changes is the squared change
+    of b/√2.
     """
 
     def __init__(self, layer: Weights, rate: float, has_bias: bool) -> None:
@@ -152,7 +153,7 @@ class _Search:
         self.given = torch.cat([U, W, b[:, None] / 2**0.5], dim=1)
         self.lower = torch.zeros_like(self.given)
         self.lower[:, -1] = -math.inf
-        # Numbers that no bound depends on, or that do not exist, stay.
+        # Numbers on which no bound depends, and the entries for missing parameters, are not changed.
         self.moves = torch.ones_like(self.given)
         holds = layer.kind == "GRU" and not layer_is_bounded(layer)
         if holds:
@@ -188,7 +189,7 @@ class _Search:
         x = torch.from_numpy(np.array(log_d))
         for _ in range(sweeps):
             slopes = self._slopes(self.last, x)[0] * self.moves
-            # A mean, because the slopes of the maximum over ν jump.
+            # Slopes are averaged over sweeps, because the slopes of the maximum over ν jump.
             self.slopes = slopes if self.slopes is None else (self.slopes + slopes) / 2
             self.last, multiplier = self._along(self.slopes, x)
             value = float((self.last - self.given).square().sum()) / 2

@@ -77,7 +77,7 @@ class _Scaling:
         """Scale by the largest factors found.
 
         Raises:
-            NotProvenError: If there are none. The weights are then unchanged.
+            NotProvenError: If no factor is found. The weights are then unchanged.
         """
         least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
         failed = 0.0
@@ -130,7 +130,7 @@ def _recurrent(module: Any) -> list[Tensor]:
 
 
 def _check_possible(layer: Weights, rate: float) -> None:
-    """Raise if no recurrent weights, however small, have the rate."""
+    """Raise if no factor, however small, gives the recurrent weights the rate."""
     reach = layer.scaled(0.0).reach()[0]
     unit = int(np.argmax(reach))
     if reach[unit] < rate or (layer.kind == "GRU" and rate == 1):

@@ -41,7 +41,7 @@ class Weights:
         input_bound: The largest entry of an input; infinite if none is known.
         output_bound: The largest entry of a state; infinite for ReLU.
         limit: The largest arguments of the update gates, ``(n,)``, if the arguments are clamped.
-        scaling: A d that has a rate, ``(n,)``, if one is known.
+        scaling: A d that proves a rate, ``(n,)``, if such a d is known.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Weights:
         # A gate without inputs is bounded even if no bound of the inputs is known.
         with np.errstate(invalid="ignore"):
             inputs = np.where(inputs > 0, inputs * self.input_bound, 0.0)
-        # Terms of this sum have signs, unlike the other sums: its rounding is relative to the sum of the
-        # moduli.
+        # Terms of this sum have both signs, unlike in the other sums, so its rounding error is relative to
+        # the sum of the moduli.
         rounding = (sum(U.shape) + W.shape[1] + 8) * _EPS
         a = np.minimum(inputs + rows + b + rounding * (inputs + rows + np.abs(b)), self.limit)
         with np.errstate(over="ignore"):
@@ -100,7 +100,7 @@ class Weights:
 
         Args:
             reads: Whether the inputs of two runs may differ, as for a later layer.
-            holds: Whether the rate 1 is to be proven, which needs no bound of the update gates of a GRU.
+            holds: Whether only the rate 1 is to be proven, for which the update gates of a GRU may reach 1.
         """
         if self.kind == "RNN":
             linear = self._beside(self.gate("n"), reads)

@@ -98,7 +98,7 @@ def givens_operator(
 ) -> Callable[[Tensor], Tensor]:
     """Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L, without forming W.
 
-    What depends on the angles alone is computed once, for all calls of the function.
+    Numbers that depend only on the angles are computed once, for all calls of the function.
 
     Args:
         theta: Angles, shape ``(..., r)``: first for F¹, then for F² and so on, each from top to bottom. The

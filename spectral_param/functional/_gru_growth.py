@@ -8,7 +8,7 @@ input obey, entry by entry for every d >= \|δh\|,
 .. math:: |δh^+| ≤ z d + (1 - z) f(d), \qquad f(d)_i = \max_{0 ≤ ν ≤ 1} (1 + ν) (A d)_i + (1 - ν^2) (C d)_i,
 
 with A = \|U_z\| and C = \|U_n\| + ¼ diag(q) \|U_r\| (z(1 - z) <= 1 - z was used). The maximum is
-(Ad)_i + (Cd)_i + (Ad)_i²/(4 (Cd)_i), at ν = (Ad)_i/(2 (Cd)_i), or 2 (Ad)_i if that ν exceeds 1.
+(Ad)_i + (Cd)_i + (Ad)_i²/(4 (Cd)_i), at ν = (Ad)_i/(2 (Cd)_i), or 2 (Ad)_i if this ν exceeds 1.
 
 f is monotone and homogeneous. For any d > 0 let s_i = f(d)_i/d_i. For fixed d this number depends only on the
 rows of U that belong to unit i. In the norm max \|x_i\|/d_i the rate is the largest z̄_i + (1 - z̄_i) s_i,
@@ -19,8 +19,8 @@ for update gates of at most z̄_i and s_i <= 1. So gates of at most
 have the rate r. The rows of each unit may be scaled separately: q is a sum over a row, so rows multiplied by
 t <= 1 have at most t s_i. The least s with s_i <= s for all i and some d is the Perron root of f.
 
-Idea: Bonassi, Farina and Scattolini, "On the stability properties of gated recurrent units neural networks"
-(2021), whose condition has d = 1.
+The idea is from Bonassi, Farina and Scattolini, "On the stability properties of gated recurrent units neural
+networks" (2021); their condition is the case d = 1.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ the unit circle the conjugate of s is 1/s:
 
 .. math:: sx = Ax + Bu, \qquad q = s(A^Tq + C^Ty), \qquad 0 = D^Ty + B^Tq - γ^2u, \qquad y = Cx + Du;
 
-on the imaginary axis it is -s, and -sq = Aᵀq + Cᵀy takes the place of the second equation.
+on the imaginary axis the conjugate of s is -s, and -sq = Aᵀq + Cᵀy replaces the second equation.
 
 The search has two parts. Each one alone finds the norm, except for rounding errors or a flat response.
 
-Bisection. Let φ be the phase of the Blaschke product of the poles p, which grows by 2π for each of them along
+Bisection. Let φ be the phase of the Blaschke product of the poles p, which grows by 2π for each pole along
 the boundary:
 
 .. math:: φ(ω) = 2 \sum \arctan \frac{ω - \mathrm{Im}\, p}{-\mathrm{Re}\, p}
@@ -26,13 +26,13 @@ So if the norm is attained at φ*, the norm σ of H(s) has
 
 This holds for all moduli and dampings of the poles. φ is cut into 2n intervals, for frequencies from 0 to
 infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out if
-arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If there are many intervals,
-because σ is nearly constant, those go on that may contain the largest values.
+arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If many intervals remain,
+because σ is nearly constant, only the intervals that may contain the largest values are kept.
 
 Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
-them. So σ is evaluated at the crossings and midway between them. If it exceeds the level nowhere, β is the
-norm; if it does, β rises, quadratically in the end. Rounding moves eigenvalues from the boundary. So all
-eigenvalues are taken for crossings, also away from the boundary: a false one costs only an evaluation.
+them. So σ is evaluated at the crossings and midway between them. If no σ exceeds the level, β is the norm.
+Otherwise β rises, in the end with quadratic convergence. Rounding moves eigenvalues from the boundary. So all
+eigenvalues are taken as crossings, also away from the boundary: a false crossing costs only one evaluation.
 Sources: Boyd and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm
 of a transfer function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
 """
@@ -62,7 +62,7 @@ def h_infinity(system: System, continuous: bool = False) -> float:
     """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
-    if not any(part.any() for part in system[:3]):  # No states, or the state that scipy adds to a constant.
+    if not any(part.any() for part in system[:3]):  # A constant: scipy may add a zero state.
         return _norm(system.D)
     A, d = balanced(system.A)
     size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.
@@ -77,8 +77,8 @@ def h_infinity(system: System, continuous: bool = False) -> float:
         return math.inf
     if b == 0 or c == 0:
         return constant
-    # Nor on the units of the states. The units of u and y are chosen so that no entry of B, C or D is larger
-    # than 1.
+    # The norm does not depend on the units of the states. The units of u and y are chosen so that no entry of
+    # B, C or D is larger than 1.
     root = math.sqrt(b) * math.sqrt(c)
     unit = max(root, math.sqrt(constant))
     system = System(A, B / b * (root / unit), C / c * (root / unit), D / unit / unit)
@@ -126,8 +126,8 @@ def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
 def _search(system: System, minimal: System, continuous: bool, poles: Array) -> float:
     """Return the norm of a system.
 
-    Crossings are computed from the balanced system. Norms are computed from the given one: near a slow pole,
-    rounding by the change of coordinates would change them.
+    Crossings are computed from the balanced system. Norms are computed from the given system: near a slow
+    pole, rounding by the change of coordinates would change the norms.
     """
     best = _bisected(system, continuous, poles)
     ends = [0.0] if continuous else [0.0, math.pi]

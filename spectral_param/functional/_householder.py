@@ -25,7 +25,7 @@ Backward, with G = ∂L/∂X, (I + DN)ᴴ Y = G and R = the part of DᴴYXᴴ st
           ∂L/∂τ_i = \sum_j Y_{ij}\, \overline{(U^H - N X)_{ij}} .
 
 ``torch.linalg.householder_product`` computes the same product with right second derivatives, but its backward
-pass is a loop over the reflections with a product of full matrices for each.
+pass is a loop with a product of full matrices for each reflection.
 
 The inverse: the reflections of a given W
 -----------------------------------------
@@ -133,10 +133,10 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
 def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     r"""Return the product :math:`H_1 H_2 ⋯ H_k` of :math:`H_i = I - τ_i\, u_i u_i^H / \|u_i\|^2`.
 
-    It is orthogonal for real vectors and unitary for complex ones. The scale of a vector has no effect. A
-    vector of zeros gives H_i = I and has a zero gradient. Source: Mhammedi, Hellicar, Rahman and Bailey,
-    "Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder Reflections" (ICML
-    2017). The cost is three matrix products of n × k matrices.
+    The product is orthogonal for real vectors and unitary for complex vectors. The scale of a vector has no
+    effect. A vector of zeros gives H_i = I and has a zero gradient. Source: Mhammedi, Hellicar, Rahman and
+    Bailey, "Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder Reflections"
+    (ICML 2017). The cost is three matrix products of n × k matrices.
 
     Args:
         vectors: The u_i as columns, shape ``(..., n, k)``, of any scale.

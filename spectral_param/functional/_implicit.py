@@ -41,8 +41,8 @@ def solution(equation: Equation, z: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 
     Args:
         equation: The equation.
-        z: Its solution, without a graph.
-        inputs: θ. Everything else that the residual uses is constant.
+        z: The solution of the equation, without a graph.
+        inputs: θ. All other tensors that the residual uses are treated as constant.
     """
     solved: Tensor = _Solution.apply(equation, z, *inputs)  # type: ignore[no-untyped-call]
     return solved
@@ -95,9 +95,9 @@ def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
     From z₀ = y the fixed point iteration z ← y - g(z) has ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖), as y - z =
     g(z). So the number of iterations after which the error is at most 4ε (‖y‖ + ‖z‖)/(1 - r) is known
     beforehand. The iteration may end earlier for two reasons. First, if the change d is at most 2ε (‖y‖ +
-    ‖z‖), the error is at most r/(1 - r) times this number. In exact arithmetic d shrinks by r in each step,
-    to a quarter in a span of steps. If d has not even fallen to a half, it consists of rounding errors of g,
-    which no iteration reduces; their part in the error is 1/(1 - r) times as large.
+    ‖z‖), the error is at most r/(1 - r) times this number. Second, in exact arithmetic d shrinks by r in each
+    step, and to a quarter in a span of steps. If a span has not even halved d, d consists of rounding
+    errors of g, which no iteration reduces; the error of z from them is 1/(1 - r) times as large.
 
     Args:
         change: z -> y - z - g(z).

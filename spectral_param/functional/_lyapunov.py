@@ -19,7 +19,8 @@ So SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
 
 The map is onto: let VᴴPV ≤ P for a positive definite P = SᴴS. Such a P exists for each V with ρ(V) < 1, and
 for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular
-value decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V.
+value decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V; so
+every such V is reached.
 
 The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
 fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
@@ -31,8 +32,8 @@ factor.
 Bounded growth
 --------------
 S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g.
-Every positive definite S of this condition is a multiple of such a matrix. So V = S⁻¹CS has ‖Vᵏ‖ ≤ g for
-all k.
+Every positive definite S of a condition of at most g is a multiple of such an I + κC'. So V = S⁻¹CS has ‖Vᵏ‖
+≤ g for all k.
 
 Continuous time
 ---------------
@@ -88,9 +89,9 @@ class LyapunovCertificate(NamedTuple):
 
     Attributes:
         form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; in continuous time
-            MW + WᴴM ≤ 2aM. For a diagonal metric M is diagonal, Θ². NaN where none was found.
+            MW + WᴴM ≤ 2aM. For a diagonal metric M is diagonal, Θ². NaN where no form was found.
         growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
-            Infinite where none was found.
+            Infinite where no form was found.
     """
 
     form: Tensor
@@ -196,7 +197,7 @@ def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1
 def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
     """Return the Cholesky factor of a positive semidefinite matrix, after the enlargement of its diagonal."""
     identity = identity_like(H)
-    # Without a check, for which the host would wait for a device.
+    # The result is not checked, because the host would have to wait for a device.
     return torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
 
 
@@ -346,7 +347,7 @@ def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
 
 
 def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
-    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if none exists.
+    """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if no P exists.
 
     The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is
     correspondingly small in the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded.

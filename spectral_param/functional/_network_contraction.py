@@ -21,7 +21,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class Contraction(NamedTuple):
-    r"""What is proven of a recurrent network; see :func:`spectral_param.analysis.contraction`.
+    r"""A proof of contraction, or its obstacle; see :func:`spectral_param.analysis.contraction`.
 
     Attributes:
         rate: A bound r <= 1: the distance of two states is multiplied by at most r in each step. None if no

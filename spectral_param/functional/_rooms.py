@@ -23,7 +23,7 @@ def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
 
     Args:
         tries: For each margin, the distance by which the matrix is moved, and the attempts for the moved
-            matrix. They are made only if this distance is below the least error so far.
+            matrix. The attempts are made only if this distance is below the least error so far.
     """
     best = None
     for moved, attempts in tries:

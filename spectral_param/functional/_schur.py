@@ -81,7 +81,7 @@ def schur_form(
         theta: Angles ``(..., n)`` of the blocks of size 2.
         log_shear: Logarithms of the shears s of these blocks, ``(..., n)``: 0 makes a block normal. ``None``
             selects the paper's literal form, with s = 1 and an entry of T inside each block; the eigenvalues
-            of a block are then γ e^{±iθ} only where that entry is zero.
+            of a block are then γ e^{±iθ} only where the entry of T is zero.
         pairs: Booleans ``(..., n)``: where the blocks of size 2 start.
 
     Returns:
@@ -127,7 +127,7 @@ def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
     """Return blocks of the exact form with the departure multiplied by ``factor`` > 0, of shape (..., 1)."""
     T = blocks.T * factor[..., None]
     log_shear = (blocks.log_shear.sinh() * factor).asinh()
-    # Not _replace, which torch 2.6 does not compile.
+    # torch 2.6 does not compile ``_replace``.
     return SchurBlocks(T, blocks.real, blocks.imag, log_shear, blocks.pairs)
 
 

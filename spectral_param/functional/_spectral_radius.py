@@ -22,9 +22,9 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
     """Return the eigenvalue of largest modulus with its right and left eigenvectors.
 
     :math:`T u = λ u` and :math:`v^H T = λ v^H` with :math:`‖u‖ = ‖v‖ = 1`. The entry of u with the largest
-    modulus is positive, and so is :math:`v^H u`. This fixes the phases, so that all three are functions of T,
-    which can be differentiated any number of times. ``1 / (vᴴu)`` is the condition number of λ. The forward
-    pass costs one eigenvalue decomposition, a derivative of u or v one linear solve.
+    modulus is positive, and so is :math:`v^H u`. This choice fixes the phases, so that λ, u and v are
+    functions of T, which can be differentiated any number of times. ``1 / (vᴴu)`` is the condition number of
+    λ. The forward pass costs one eigenvalue decomposition, a derivative of u or v one linear solve.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
@@ -93,9 +93,9 @@ def spectral_radius(T: Tensor) -> Tensor:
 def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
-    It is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The gradient is
-    :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. For costs and
-    limits see :func:`spectral_radius`.
+    The spectral abscissa is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The
+    gradient is :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. For
+    costs and limits see :func:`spectral_radius`.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.

@@ -22,15 +22,15 @@
 
 A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
 was expected. An error of the constraint itself is its cause. A :class:`Case` says more than a function does:
-what the members of the set are, which shapes and dtypes there are, which checks are expected to fail. With
-pytest, each check is a test of its own::
+the members of the set, the shapes and dtypes to test, and the checks that are expected to fail. With pytest,
+each check is a test of its own::
 
     @spectral_param.testing.parametrize_with_checks([case])
     def test_contract(check):
         check()
 
 All checks take the same arguments: a case, the shape of the weight and its dtype. :func:`conformance` returns
-what is run, a :class:`Trial` each: the :data:`CHECKS` that apply, with shapes and dtypes in pairs. Only
+a :class:`Trial` for each check of :data:`CHECKS` that applies, and for each pair of a shape and a dtype. Only
 :func:`parametrize_with_checks` imports pytest.
 """
 

@@ -1,4 +1,4 @@
-"""A constraint under test, and a module with its weight."""
+"""A constraint under test, and a module with a constrained weight."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Case:
         name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
         member: Returns a random weight of the given shape and dtype that satisfies the constraint. The shape
-            can be that of a stack of gates, ``(4·n, n)``. By default, what registration makes of a random
-            weight.
+            can be that of a stack of gates, ``(4·n, n)``. By default, registration projects a random weight.
         violation: Returns how far a weight is from satisfying the constraint, relative to its size; 0 for
             members. One number, or one for each matrix or row. The weight can be a stack of gates. By
             default, 0 for a weight that can be assigned, and infinity for one that is refused.
@@ -47,7 +46,7 @@ class Case:
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
         expected_failed_checks: Names of checks that are expected to fail, without ``check_``, each with the
-            reason. A check that passes all the same is an error: its line can go.
+            reason. If such a check passes, this is an error: remove its name.
 
     Raises:
         ValueError: If ``expected_failed_checks`` names something that is no check.
@@ -70,7 +69,7 @@ class Case:
     checks: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        # After dataclasses.replace(case, make=...), too, the defaults are those of the new function.
+        # Bound to this case here, so that dataclasses.replace(case, make=...) binds the defaults anew.
         for name, default in (("member", _registered), ("violation", _refused)):
             given = getattr(self, name)
             if given is None or getattr(given, "func", None) is default:
@@ -84,7 +83,7 @@ class Case:
 
     @property
     def init(self) -> Literal["paper"] | None:
-        """The start of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
+        """``init`` of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
         return None if self.recovers else "paper"
 
     def gates(self, shape: Shape) -> int:
@@ -93,7 +92,7 @@ class Case:
 
 
 def _registered(case: Case, shape: Shape, dtype: torch.dtype) -> Tensor:
-    """Return a member of the set: what registration makes of a random weight."""
+    """Return a member of the set: a random weight after registration."""
     return holder(case, draw(shape, dtype)).weight.detach().clone()
 
 

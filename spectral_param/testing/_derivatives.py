@@ -24,7 +24,7 @@ from spectral_param.testing._asserts import (
 )
 from spectral_param.testing._case import Case, Shape, draw, holder, list_of, originals, tolerance, train_steps
 
-#: Entries of originals up to which derivatives are compared one by one.
+#: Up to this number of entries in the originals, derivatives are compared entry by entry.
 SMALL = 20
 
 
@@ -69,7 +69,7 @@ def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A second read is not affected by edits of the first one's result, and sees edits of the originals."""
+    """Edits of the weight that one read returned do not affect the next read; edits of the originals do."""
     module = holder(case, case.member(shape, dtype))
     first = module.weight.detach().clone()
     with torch.no_grad():
@@ -116,7 +116,7 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A write to originals or buffers during a read leaves later reads right, wherever in it it happens."""
+    """A write to originals or buffers at any point of a read leaves later reads right."""
     for name, early, what in itertools.product(
         ("evaluate", "reference"), (True, False), ("originals", "buffers")
     ):
@@ -129,7 +129,7 @@ def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> N
         with torch.no_grad():
             module.weight  # noqa: B018
         delattr(constraint, name)
-        if what == "originals":  # A buffer may say which set it is.
+        if what == "originals":  # A buffer may determine the set.
             assert_inside(case, module.weight, f"read after a write in {name}")
         fresh = copy.deepcopy(constraint)
         atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, largest_entry(module.weight.detach()))
@@ -155,7 +155,7 @@ def _disturbed(function: Callable[..., Any], early: bool, tensors: Sequence[Tens
 def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """An edit of the originals or buffers between a read and its backward pass changes no gradient.
 
-    It may be an error, as PyTorch's version counter gives.
+    The backward pass may raise an error instead, as PyTorch's version counter does.
     """
     G = draw(shape, dtype)
     for reads in (1, 2):  # The first read, and one from the memory.

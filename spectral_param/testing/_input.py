@@ -24,7 +24,7 @@ def check_nan(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_nan_in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """NaN in the originals of one matrix leaves the others of its batch, and their gradients.
+    """NaN in the originals of one matrix changes neither the other matrices of the batch nor their gradients.
 
     The batch is the first dimension of each original.
     """
@@ -32,7 +32,7 @@ def check_nan_in_a_batch(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     G = draw(shape, dtype, generator=torch.Generator().manual_seed(1))
 
     def others() -> list[Tensor]:
-        """Return the weight and the gradients without those of the first matrix."""
+        """Return the weight and the gradients, both without the first matrix of the batch."""
         W = module.weight
         gradients = torch.autograd.grad(varied(W, G), originals(module))
         return [t.detach()[1:].clone() for t in (W, *gradients)]

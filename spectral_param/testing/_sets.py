@@ -33,7 +33,7 @@ def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
 
     If the case does not recover members, registration starts from some member, the present weight can be
-    assigned, and others are refused.
+    assigned, and other weights are refused.
     """
     first = case.member(shape, dtype)
     module = holder(case, first)
@@ -88,11 +88,12 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
 
 
 def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A projection has the distance 0, keeps its bits in another one, and can be assigned.
+    """A projected weight has the distance 0, keeps its bits if projected again, and can be assigned.
 
-    Weights that the constraint does not take are left out. One that no scaling brings into the set, as a
-    nilpotent one into matrices of a given radius, may stay as it is, at a distance. If the case does not
-    recover members, all that holds for the present weight, and others raise ``InManifoldError``.
+    Weights that the constraint does not take are left out. A weight that no scaling brings into the set (a
+    nilpotent matrix, if the set has one spectral radius) may be left unchanged, outside the set. If the case
+    does not recover members, these promises hold for the present weight, and other weights raise
+    ``InManifoldError``.
     """
     module = holder(case, case.member(shape, dtype))
     constraint, present = list_of(module)[0], module.weight.detach().clone()
@@ -120,14 +121,14 @@ def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
             assert_inside(case, P, what, max(1.0, largest_entry(P)))
             other = copy.deepcopy(module)
             other.weight = P  # type: ignore[assignment]
-            # On the border a map may be flat, and a certificate multiplies rounding errors.
+            # On the boundary of the set the map may be flat, and a certificate multiplies rounding errors.
             limit = max(1e-6, 10 * tolerance(dtype, max(shape[-2:]))) * max(1.0, largest_entry(P))
             assert_close(other.weight, P, max(limit, _resolution(constraint, P)), f"assigned {what}")
     assert torch.equal(module.weight, present), "expected project and distance to change nothing"
 
 
 def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return weights that are random, and such without a derivative, without full rank, without any size."""
+    """Return hard weights by name: random, not differentiable, of low rank, or zero."""
     ones = torch.ones(shape, dtype=dtype, device="cpu")
     return {
         "random": 3 * draw(shape, dtype),
@@ -140,16 +141,16 @@ def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A weight of any size has a projection, which does not depend on the size, and is put back after a step.
+    """Very large and very small weights can be projected, and an optimizer that holds them puts them back.
 
-    Sizes are 2⁻¹⁰⁰ to 2¹⁰⁰, in double precision also 2⁻⁶⁰⁰ and 2⁶⁰⁰, whose squares overflow or vanish. The
-    projection of cW is that of W for all large c, and for all small c; or it is c times that, as where the
-    set has all multiples of its members.
+    A random weight W is multiplied by c from 2⁻¹⁰⁰ to 2¹⁰⁰; in double precision also by 2⁻⁶⁰⁰ and 2⁶⁰⁰, whose
+    squares vanish or overflow. All large c have to give one projection, and all small c, too; or the
+    projection of cW is c times the projection of W, for a set with all multiples of its members.
     """
     member = case.member(shape, dtype)
     constraint, W = list_of(holder(case, member))[0], draw(shape, dtype)
     assert isinstance(constraint, Parametrization)
-    if _projection(constraint, W) is None:  # Of entries of both signs.
+    if _projection(constraint, W) is None:  # Entries of both signs are refused.
         W = W.abs()
     found = {}
     double = (-600, 600) if dtype in (torch.float64, torch.complex128) else ()
@@ -170,7 +171,7 @@ def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def _put_back(case: Case, W: Tensor) -> Tensor | None:
-    """Return what becomes of a weight in a step of an optimizer that holds it; None if none can."""
+    """Return the weight after a step of an optimizer that holds it; None if no optimizer can hold it."""
     module = Holder(W.clone())
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     shape = tuple(W.shape)
@@ -188,8 +189,9 @@ def _put_back(case: Case, W: Tensor) -> Tensor | None:
 def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``tangent`` is the orthogonal projection of changes on the tangent space of the set.
 
-    It is linear, idempotent and self-adjoint, with the active parts of the boundary and with all. A change
-    along the set by t leaves the set by t², and the way from one member to another near it is tangent.
+    ``tangent`` is linear, idempotent and self-adjoint, with the active parts of the boundary and with all
+    parts. A tangent step of length t leaves the set by about t², and the step between two close members is
+    nearly tangent.
     """
     constraint: Any = list_of(holder(case, case.member(shape, dtype)))[0]
     W = constraint.near(5 * constraint._split(case.member(shape, dtype)))  # on the boundary of a bound
@@ -210,8 +212,8 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     along = [float(constraint.outside(W + t * P, 0.0)[0].abs().max()) for t in (1e-3, 1e-4)]
     assert along[1] <= 0.02 * along[0] + limit, f"tangent: expected to leave the set by squares, got {along}"
     if constraint.active(W, D) is not None:
-        return  # A step to the inside is not along the boundary.
-    # What leads from one member to another is tangent, but for squares.
+        return  # Below, steps along the boundary are checked.
+    # A small step from one member to another is tangent, up to terms of second order.
     missing = []
     for t in (1e-3, 1e-4):
         step = constraint.near(W + t * D) - W
@@ -219,12 +221,12 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert missing[1] <= 0.02 * missing[0] + limit, f"tangent: expected steps between members, got {missing}"
 
 
-#: Weights of which no multiple may be in the set; they are members, or stay as they are.
+#: Weights of which possibly no multiple is in the set: they are members, or are left unchanged.
 _WITHOUT_SIZE = ("nilpotent", "zero")
 
 
 def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
-    """Return the projection; None for a weight that is not taken, as one of negative entries."""
+    """Return the projection; None if the constraint refuses the weight, for instance its negative entries."""
     try:
         return constraint.project(W)
     except ValueError as error:
@@ -234,7 +236,7 @@ def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
 
 
 def _resolution(constraint: Parametrization, W: Tensor) -> float:
-    """Return what rounding may do to the distance, by which a read may scale a member."""
+    """Return how much rounding may change the distance; a read may scale a member by as much."""
     trial, X = constraint._trial(W)
     resolution = trial.outside(X, torch.finfo(W.dtype).eps)[1]
     return float(resolution.max() if isinstance(resolution, Tensor) else resolution)
@@ -257,7 +259,7 @@ def _assert_unknown(constraint: Parametrization, W: Tensor) -> None:
 
 
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``init="paper"`` starts in the set, with no more free parameters than entries of the originals."""
+    """``init="paper"`` starts in the set, and the originals have at least one entry per free parameter."""
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))

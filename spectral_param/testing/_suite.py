@@ -1,4 +1,4 @@
-"""Which checks there are, and which of them are run for a case."""
+"""The list of all checks, and the choice of checks for a case."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class Check:
 
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
-        axes: Those of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
-            that may decide whether the contract holds. Each value of these axes is tested, and two
-            representatives of the others, in pairs of a shape and a dtype. Checks that take long have
-            ``"few"``: two of the rectangles are tested; or ``"once"``: one pair, another one for each case.
+        axes: Which of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
+            may decide whether the contract holds. Every value of these axes is tested, but only two values of
+            the other axes, in pairs of a shape and a dtype. Slow checks have ``"few"``, which tests two of
+            the rectangles, or ``"once"``, which tests one pair that differs from case to case.
         applies: Whether the contract is meant for a case, shape and dtype.
     """
 
@@ -190,7 +190,8 @@ def conformance(case: Case, *, thorough: bool = False) -> list[Trial]:
 
     Args:
         case: The parametrization.
-        thorough: Take every shape with every dtype, instead of pairs in which each of them occurs.
+        thorough: Take every shape with every dtype, instead of a few pairs in which each shape and each dtype
+            occurs.
     """
     trials = []
     for check in CHECKS:
@@ -254,13 +255,14 @@ def check_constraint(constraint: Case | Callable[[Shape], nn.Module]) -> None:
     """Run all checks of a constraint.
 
     Args:
-        constraint: A case, or a function that returns a new constraint for a weight of the given shape. Of a
-            function, the dtypes are checked that the constraint does not refuse at registration with
+        constraint: A case, or a function that returns a new constraint for a weight of the given shape. For a
+            function, a dtype is skipped if the constraint refuses it at registration with
             :class:`~spectral_param.errors.UnsupportedDtypeError`.
 
     Raises:
         AssertionError: If the constraint breaks a contract or raises an error, or if a check that is expected
-            to fail passes. It begins with the name of the case, of the check, the shape and the dtype.
+            to fail passes. The message begins with the names of the case and the check, the shape and the
+            dtype.
     """
     if isinstance(constraint, Case):
         case = constraint
@@ -292,9 +294,9 @@ def _is_taken(case: Case, dtype: torch.dtype) -> bool:
 
 
 def parametrize_with_checks(cases: Iterable[Case], *, thorough: bool = False) -> Any:
-    """Return a decorator of pytest: a test function with one argument is run with each trial of the cases.
+    """Return a decorator for a test function with one argument: pytest runs it with each trial of the cases.
 
-    A check that is expected to fail is marked as such, with its reason, and strictly.
+    Trials that are expected to fail are marked with ``pytest.mark.xfail(strict=True)`` and the reason.
 
     Args:
         cases: The constraints.

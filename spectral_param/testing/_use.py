@@ -1,4 +1,4 @@
-"""Checks of what becomes of a constrained module: saved, copied, converted, compiled, exported, averaged."""
+"""Checks of constrained modules that are saved, copied, converted, compiled, exported or averaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spectral_param.testing._case import Case, Holder, Shape, draw, holder, orig
 
 
 def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A module restored from a ``state_dict`` has the same weight, and trains on as the module itself."""
+    """A module restored from a ``state_dict`` has the same weight, and continues training in the same way."""
     module = holder(case, case.member(shape, dtype))
     train_steps(module, shape, dtype, steps=3)
     restored = holder(case, case.member(shape, dtype))
@@ -49,8 +49,8 @@ def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 def check_deepcopy_of_rnn(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``torch.nn.RNN``, ``LSTM`` and ``GRU`` can be deep-copied after a forward pass.
 
-    PyTorch alone cannot copy a parametrized weight then; :class:`spectral_param.Parametrization` makes it
-    possible.
+    PyTorch alone cannot copy a parametrized weight after a forward pass;
+    :class:`spectral_param.Parametrization` makes this possible.
     """
     rows, n = shape
     member = case.member(shape, dtype)
@@ -129,7 +129,7 @@ def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     foreign = [name for name in names if not name.startswith(_OF_TORCH)]
     assert not foreign, f"expected operators of torch in an exported program, got {', '.join(foreign)}"
     with torch.no_grad():
-        for tensor in originals(module):  # Those of the traced program, too.
+        for tensor in originals(module):  # The traced program shares these tensors.
             tensor.mul_(0.9).add_(0.01)
     expected, program = module(x), exported.module()
     atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, largest_entry(expected))
@@ -144,7 +144,7 @@ _OF_TORCH = ("aten.", "<built-in function getitem>", "aten::", "prim::")
 
 def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Autocast to bfloat16 changes neither the weight nor its gradient."""
-    if torch.float32 in case.dtypes:  # The one that it rounds.
+    if torch.float32 in case.dtypes:  # Autocast rounds float32 alone.
         dtype = torch.float32
     module = holder(case, case.member(shape, dtype))
     G = draw(shape, dtype)
@@ -179,7 +179,7 @@ def _weight_of(averaged: AveragedModel) -> Tensor:
 
 
 def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The mean of two models, buffers included, is in the set, and the mean of equal models is the model."""
+    """The mean of two models, with buffers, is in the set, and the mean of equal models is the same model."""
     first, second = (holder(case, case.member(shape, dtype)) for _ in range(2))
     other = copy.deepcopy(first)
     try:
