@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from spectral_param._model import constraints
 from spectral_param._parametrizations import Parametrization
 from spectral_param._parametrizations.placed import distance
-from spectral_param._parametrizations.tensors import originals_of
+from spectral_param._parametrizations.tensors import is_sharded, originals_of
 from spectral_param._register.holders import prepared
 from spectral_param._register.targets import targets_of
 
@@ -69,7 +69,7 @@ def _weight_of(model: nn.Module, full: str) -> Tensor:
     path, _, name = full.rpartition(".")
     owner = model.get_submodule(path)
     links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else None  # type: ignore[index]
-    if links is not None and any(hasattr(X, "full_tensor") for X in originals_of(links)):
+    if links is not None and any(map(is_sharded, originals_of(links))):
         raise ValueError(
             f"violation: expected parameters that are not sharded, got those of {full!r}, from which the "
             "weight is computed. Call it between unshard() and reshard() of the module that fully_shard got."

@@ -16,14 +16,14 @@ from torch import Tensor
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.layout import Layout, Slices
-from spectral_param._parametrizations.tensors import at_least_float32
+from spectral_param._parametrizations.tensors import at_least_float32, is_sharded
 from spectral_param._sets import spheres
 
 
-def whole(weight: Tensor) -> Tensor:
+def whole(weight: Any) -> Tensor:
     """Return a weight with all of its shards."""
-    gather = getattr(weight, "full_tensor", None)
-    return weight if gather is None else gather()
+    found: Tensor = weight.full_tensor() if is_sharded(weight) else weight
+    return found
 
 
 class Placed(NamedTuple):
@@ -81,7 +81,7 @@ class Placed(NamedTuple):
 def placed(constraint: Parametrization, weight: Any, step: str = "project") -> Placed:
     """Return the part of a weight that this process computes on in a step of this kind."""
     # Singular values are no sums.
-    if hasattr(weight, "full_tensor") and constraint.adds_up and step != "msign":
+    if is_sharded(weight) and constraint.adds_up and step != "msign":
         axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
         if len(axes) == 1 and not any(place.is_partial() for place in weight.placements):
             ((dimension, axis),) = axes
@@ -134,7 +134,7 @@ def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
 
 def _sharded_as(W: Tensor, weight: Any) -> Tensor:
     """Return a tensor that all processes have in the form of ``weight``: unchanged, or sharded."""
-    if not hasattr(weight, "full_tensor"):
+    if not is_sharded(weight):
         return W
     from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.
 
@@ -146,7 +146,7 @@ def _sharded_as(W: Tensor, weight: Any) -> Tensor:
 @torch.no_grad()
 def write(weight: Any, W: Tensor) -> None:
     """Write a random initial weight into a parameter; shards get the first process's weight."""
-    if hasattr(weight, "full_tensor"):
+    if is_sharded(weight):
         from torch.distributed.tensor import distribute_tensor  # Takes long to load.
 
         W = distribute_tensor(W, weight.device_mesh, weight.placements)

@@ -41,6 +41,11 @@ def as_real(X: Tensor) -> Tensor:
     return X.real if X.is_complex() else X
 
 
+def is_sharded(X: object) -> bool:
+    """Return whether a tensor is a DTensor of FSDP2, of which each process has a part."""
+    return hasattr(X, "full_tensor")  # torch.distributed.tensor takes long to load.
+
+
 def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Return ``product``, a function h -> h Wᵀ for rows of W's dtype, as a function of rows of any dtype.
 

@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from spectral_param._held.steps import Kind, Step
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.tensors import is_sharded
 from spectral_param.functional._checks import check_choices, whole_number
 
 Init = Literal["paper"] | Tensor | Callable[[Tensor], object] | None
@@ -83,7 +84,7 @@ def check_target(owner: nn.Module, name: str, init: Init) -> None:
 
 def check_not_sharded(owner: nn.Module, name: str) -> None:
     """Raise for shards, from which no weight is computed."""
-    if hasattr(owner._parameters.get(name), "full_tensor"):
+    if is_sharded(owner._parameters.get(name)):
         raise ValueError(
             f"{type(owner).__name__}: expected a tensor that is not sharded, got the DTensor {name!r}. "
             "Constrain it before fully_shard, or pass the optimizer to hold it after each step."

@@ -132,14 +132,7 @@ def contraction(
     proven = _proven(module, input_bound)
     if inputs is None:
         return proven
-    found = measured(module, inputs, runs)
-    largest = float(inputs.abs().max())
-    if input_bound is not None and largest > input_bound:
-        raise ValueError(
-            f"{_NAME}: inputs: expected entries of at most input_bound={input_bound}, for which a rate is "
-            f"proven, got {largest}. Pass input_bound={largest}, or None."
-        )
-    return MeasuredContraction(*proven, *found)
+    return MeasuredContraction(*proven, *measured(module, inputs, runs, input_bound))
 
 
 def _proven(module: nn.Module, input_bound: float | None) -> Contraction:

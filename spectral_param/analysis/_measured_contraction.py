@@ -53,10 +53,16 @@ class Measured(NamedTuple):
 
 
 @torch.no_grad()
-def measured(module: nn.Module, inputs: Tensor, runs: int) -> Measured:
+def measured(module: nn.Module, inputs: Tensor, runs: int, bound: float | None) -> Measured:
     """Return the rates of a network on inputs; see :func:`spectral_param.analysis.contraction`."""
     check_tensor(inputs, "inputs")
     check_finite(inputs, "inputs")
+    if bound is not None and bool((inputs.abs() > bound).any()):
+        largest = float(inputs.abs().max())
+        raise ValueError(
+            f"{_NAME}: inputs: expected entries of at most input_bound={bound}, for which a rate is proven, "
+            f"got {largest}. Pass input_bound={largest}, or None."
+        )
     runs = whole_number(runs, "runs", least=2)
     if isinstance(module, nn.ModuleList):
         raise ValueError(

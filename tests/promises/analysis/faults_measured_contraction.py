@@ -35,9 +35,9 @@ FAULTS = (
     ),
     Fault(
         "beyond the bound: inputs are measured for which the rate is not proven",
-        "spectral_param/analysis/_contraction.py",
-        "largest > input_bound:",
-        "largest > math.inf:",
+        MEASURED,
+        "(inputs.abs() > bound).any()",
+        "(inputs.abs() > 1e300).any()",
         "cannot_be_measured",
     ),
 )
