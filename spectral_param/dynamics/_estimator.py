@@ -51,10 +51,9 @@ from spectral_param.dynamics._one_step.fit import Time, bound_of, fit_stable, re
 from spectral_param.functional._checks import is_finite, whole_number
 
 _NAME = "StableLinearModel"
-_WIDE = (
-    10  # States from which on it is not asked whether they are states: a regression on their past is long.
-)
-_FEW_ROWS = 50  # Rows from which on it is asked.
+# Whether rows are states is asked of recordings of so many rows at least, and of so many states and rows in
+# all at most: the regression on their past is long.
+_LEAST_ROWS, _MOST_STATES, _MOST_ROWS = 50, 10, 5000
 _MUCH = 0.5  # Share by which a longer past has to be better where this is said without being asked.
 _TINY = 1e-30  # A ridge that makes dependent columns solvable, and changes nothing else.
 
@@ -273,7 +272,7 @@ class StableLinearModel(Modes, Estimator):
         if Y is not None and self.time == "discrete":
             _say(remarks_on_pairs(recordings))
         self.n_features_in_ = recordings[0].x.shape[1]
-        self._doubts: list[str] = []
+        self._doubts, self._unasked = [], None
         self._spread, self._end = None, None
         self.choice_: Choice | None = None
         self.states_ = self.dead_time_ = self.components_ = None
@@ -510,20 +509,32 @@ class StableLinearModel(Modes, Estimator):
             _say(remarks_on_few(*states, self.forecast_error_["model"]), 4)
 
     def _doubt_states(self, parts: list[Part], model: Affine) -> None:
-        """Note that a longer past says far more of a step; say so if no mode was found."""
+        """Keep what says whether a longer past predicts a step far better; ask now if no mode was found."""
         A, B, c = model
-        (n, m), rows = (M.shape[1] for M in parts[0]), max(len(Y) for Y, _ in parts)
-        inputs = [np.pad(U, ((0, 1), (0, 0)), mode="edge") for _, U in parts]
-        recordings = [(Y, U) for (Y, _), U in zip(parts, inputs, strict=True)]
-        if n > _WIDE or longest_span(recordings, self.input_delays) < n + 2 or rows < _FEW_ROWS:
+        (n, m), kept, spare = (M.shape[1] for M in parts[0]), [], _MOST_ROWS
+        if n > _MOST_STATES or max(len(Y) for Y, _ in parts) < _LEAST_ROWS:
             return
-        left = [np.vstack([0 * Y[:1], Y[1:] - Y[:-1] @ A.T - U @ B.T - c]) for Y, U in parts]
+        for Y, U in parts:
+            if spare > 1:
+                kept.append((Y[:spare], U[: spare - 1]))
+                spare -= len(Y)
+        recordings = [(Y, np.pad(U, ((0, 1), (0, 0)), mode="edge")) for Y, U in kept]
+        if longest_span(recordings, self.input_delays) < n + 2:
+            return
+        left = [np.vstack([0 * Y[:1], Y[1:] - Y[:-1] @ A.T - U @ B.T - c]) for Y, U in kept]
         options = Options(self._bound, False, self.offset, 0, lags=self.input_delays)
-        share = shortfall(recordings, left, n * (n + m), n, options)
+        self._unasked = recordings, left, n * (n + m), n, options
+        if not np.linalg.eigvals(A).imag.any() and period_of([Y for Y, _ in parts]) and self._ask() > _MUCH:
+            _say(self._doubts, 5)
+
+    def _ask(self) -> float:
+        """Return by how much a longer past predicts a step better, if it is not known; note it."""
+        if self._unasked is None:
+            return 0.0
+        share, self._unasked = shortfall(*self._unasked), None
         if share > SHORT:
             self._doubts = [remark_on_states(share)]
-        if share > _MUCH and not np.linalg.eigvals(A).imag.any() and period_of([Y for Y, _ in parts]):
-            _say(self._doubts, 5)
+        return share
 
     def _doubt_damping(self, rows: list[Array], inputs: list[Array], stacked: Stacked) -> None:
         """Note for the damping whether some of the stacked states hold noise alone."""

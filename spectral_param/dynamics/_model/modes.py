@@ -21,15 +21,21 @@ class Modes(Fitted):
     damping_ratio_errors_: Array | None
     _damping: Array
     _doubts: list[str]  # of the damping
+    _unasked: tuple[Any, ...] | None  # what a further doubt is asked of, once the damping is read
     _vectors: Array  # of the eigenvalues, in the coordinates of A_
     _spread: tuple[Array, Array] | None  # of hidden states: eigenvalues, and covariances of their logarithms
 
     @property
     def damping_ratios_(self) -> Array:
         r"""−Re s / \|s\| of each eigenvalue; a warning says where the rows do not support it."""
+        self._ask()
         for doubt in self._doubts:
             warnings.warn(f"StableLinearModel.damping_ratios_: {doubt}", stacklevel=2)
         return self._damping
+
+    def _ask(self) -> float:
+        """Note this doubt, if it was not asked."""
+        raise NotImplementedError
 
     def amplitudes(self, X: Any, U: Any = None) -> Array:
         """Return how much of each mode is in a recording, at its first state.

@@ -11,6 +11,20 @@ FAULTS = (
         "are_no_states",
     ),
     Fault(
+        "unread: a damping is given without asking whether the rows are states",
+        "spectral_param/dynamics/_model/modes.py",
+        "        self._ask()\n",
+        "",
+        "keeps_few_rows",
+    ),
+    Fault(
+        "all-asked: a model keeps all rows of all recordings, to ask them later",
+        "spectral_param/dynamics/_estimator.py",
+        "            if spare > 1:\n",
+        "            if True:\n",
+        "keeps_few_rows",
+    ),
+    Fault(
         "lead-alone: of rows that are no states a smaller lead is asked for alone",
         "spectral_param/dynamics/_data/remarks.py",
         "    if not past:\n",

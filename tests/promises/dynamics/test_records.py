@@ -1,5 +1,6 @@
 """Kinds of recordings that people have: steps, accelerometers, plants away from 0."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -374,6 +375,22 @@ def test_accelerations_are_no_states_and_the_remedy_finds_the_modes(sensors):
         at = np.argmin(np.abs(found.frequencies_ - w / 2 / np.pi))
         assert found.frequencies_[at] == pytest.approx(w / 2 / np.pi, rel=0.01)
         assert found.damping_ratios_[at] == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_model_keeps_few_rows_of_many_recordings_and_still_says_what_puts_its_damping_in_doubt():
+    rng, t = np.random.default_rng(0), np.arange(1000)
+    X = []
+    for phases in rng.uniform(0, 6, (30, 2)):
+        angles = np.outer(t, (0.4, 0.9)) + phases  # two oscillators, and two sensors for both
+        Y = np.stack([np.cos(angles).sum(axis=1), np.sin(angles).sum(axis=1)], axis=1)
+        X.append(Y + 0.01 * rng.standard_normal(Y.shape))
+    model = StableLinearModel().fit(X)  # in silence: it has a mode
+    assert model.eigenvalues_.imag.any()
+    kept = pickle.dumps(model)
+    assert len(kept) < 20 * Y.nbytes  # of 30, and of what a step leaves of each
+    for of in (pickle.loads(kept), model):
+        with pytest.warns(UserWarning, match="states='auto'"):
+            assert of.damping_ratios_.shape == (2,)
 
 
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")
