@@ -29,11 +29,11 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
 
     Rarely, LAPACK's iteration does not converge, for instance for one of hundreds of large orthogonal
     matrices in single precision. Then X is decomposed in double precision. If this does not converge either,
-    another iteration computes the singular values; its result has no derivatives.
+    another iteration of LAPACK takes its place; its result has no derivatives.
 
     Raises:
-        LinAlgError: If X already has double precision, unless ``decompose`` computes singular values and X
-            needs no derivatives.
+        LinAlgError: If X already has double precision, unless ``decompose`` computes singular values, or
+            eigenvalues of a Hermitian matrix, and X needs no derivatives.
     """
     if torch.compiler.is_compiling():
         return decompose(X, **options)
@@ -42,9 +42,9 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     except (torch.linalg.LinAlgError, np.linalg.LinAlgError):  # type: ignore[attr-defined]
         exact = to_double(X)
         if exact.dtype == X.dtype:
-            if decompose not in _SINGULAR or (X.requires_grad and torch.is_grad_enabled()):
+            if decompose not in _AGAIN or (X.requires_grad and torch.is_grad_enabled()):
                 raise
-            return _decomposed_again(decompose, X, **options)
+            return _decomposed_again(_AGAIN[decompose], X, **options)
     found = decomposed(decompose, exact, **options)
     single = (X.real.new_empty(0), X.new_empty(0, dtype=X.dtype.to_complex()))
     if isinstance(found, Tensor):
@@ -52,16 +52,16 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
     return tuple(to_like(t, single[t.is_complex()]) for t in found)
 
 
-_SINGULAR = (torch.linalg.svd, torch.linalg.svdvals)
-
-
-def _decomposed_again(decompose: Callable[..., Any], X: Tensor, full_matrices: bool = True) -> Any:
-    """Return the singular values, or also the vectors, of an X in double precision, by gesvd."""
-    found = [torch.from_numpy(M).to(X.device) for M in _svd_again(X.detach().cpu().numpy(), full_matrices)]
-    return tuple(found) if decompose is torch.linalg.svd else found[1]
+def _decomposed_again(again: Callable[..., Any], X: Tensor, **options: Any) -> Any:
+    """Return what the other iteration finds of an X in double precision."""
+    found = again(X.detach().cpu().numpy(), **options)
+    if isinstance(found, tuple):
+        return tuple(torch.from_numpy(M).to(X.device) for M in found)
+    return torch.from_numpy(found).to(X.device)
 
 
 # LAPACK's gesdd, and with it its gelsd, does not converge for one matrix in many thousands; gesvd does.
+# syevd is by divide and conquer, too; syev is not.
 
 
 def svd(M: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:  # (..., m, n)
@@ -69,7 +69,7 @@ def svd(M: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:  #
     try:
         U, s, Vh = np.linalg.svd(M, full_matrices=full_matrices)
     except np.linalg.LinAlgError:
-        U, s, Vh = _svd_again(M, full_matrices)
+        U, s, Vh = _svd_again(M, full_matrices=full_matrices)
     return U, s, Vh
 
 
@@ -94,13 +94,48 @@ def least_squares(M: Array, Y: Array, cut: float | None = None) -> Array:  # (m,
     return found
 
 
-def _svd_again(M: Array, full_matrices: bool) -> list[Array]:
+def eigh(M: Array) -> tuple[Array, Array]:  # (n, n)
+    """Return the eigenvalues of a Hermitian matrix, in ascending order, and orthonormal eigenvectors."""
+    try:
+        values, vectors = np.linalg.eigh(M)
+    except np.linalg.LinAlgError:
+        values, vectors = _eigh_again(M)
+    return values, vectors
+
+
+def eigvalsh(M: Array) -> Array:  # (n, n) -> (n,)
+    """Return the eigenvalues of a Hermitian matrix, in ascending order."""
+    try:
+        found: Array = np.linalg.eigvalsh(M)
+    except np.linalg.LinAlgError:
+        found = _eigh_again(M)[0]
+    return found
+
+
+def _svd_again(M: Array, full_matrices: bool = True) -> tuple[Array, ...]:
     """Return U, s and Vᴴ by LAPACK's gesvd."""
+    return _each(lambda A: linalg.svd(A, full_matrices=full_matrices, lapack_driver="gesvd"), M)
+
+
+def _eigh_again(M: Array) -> tuple[Array, ...]:
+    """Return eigenvalues and eigenvectors by LAPACK's syev, or heev."""
+    return _each(lambda A: linalg.eigh(A, driver="ev"), M)
+
+
+_AGAIN: dict[Any, Callable[..., Any]] = {
+    torch.linalg.svd: _svd_again,
+    torch.linalg.svdvals: lambda M: _svd_again(M, full_matrices=False)[1],
+    torch.linalg.eigh: _eigh_again,
+    torch.linalg.eigvalsh: lambda M: _eigh_again(M)[0],
+}
+
+
+def _each(decompose: Callable[..., Any], M: Array) -> tuple[Array, ...]:
+    """Return what ``decompose`` returns of each matrix of a stack, stacked."""
     if not np.isfinite(M).all():  # which may end the process
-        raise np.linalg.LinAlgError("expected finite matrices for singular values, got NaN or infinity.")
-    flat = M.reshape(-1, *M.shape[-2:])
-    each = [linalg.svd(A, full_matrices=full_matrices, lapack_driver="gesvd") for A in flat]
-    return [np.stack(of).reshape(*M.shape[:-2], *of[0].shape) for of in zip(*each, strict=True)]
+        raise np.linalg.LinAlgError("expected finite matrices to decompose, got NaN or infinity.")
+    each = [decompose(A) for A in M.reshape(-1, *M.shape[-2:])]
+    return tuple(np.stack(of).reshape(*M.shape[:-2], *of[0].shape) for of in zip(*each, strict=True))
 
 
 def product(X: Any, Y: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from spectral_param import _paths
 from spectral_param._eigen import proof
 from spectral_param._eigen.singular import SAFE_RANGE
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, eigh
 from spectral_param._precision import to_double
 
 # Number of Ritz vectors that are replaced by random vectors after a failed proof; sweeps of a new block.
@@ -57,7 +57,7 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
         return None
     small, grams = numbers[: B.numel()].reshape(k, -1), numbers[B.numel() :].reshape(len(rest), -1)
     H = small[:, k : 2 * k]
-    theta, q = np.linalg.eigh((H + H.conj().T) / 2)
+    theta, q = eigh((H + H.conj().T) / 2)
     q = q[:, ::-1]
     if not is_safe_square(float(theta[-1]) * unit):
         return None

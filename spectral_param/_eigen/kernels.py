@@ -248,7 +248,9 @@ class _Search:
         self.upper[part[proven]] = self.bound
         part = part[~proven]
         if len(part):
-            values = same * torch.linalg.eigvalsh(self.grams_in_double.at(part))[..., -1].cpu().sqrt()
+            values = (
+                same * decomposed(torch.linalg.eigvalsh, self.grams_in_double.at(part))[..., -1].cpu().sqrt()
+            )
             best = values.argmax()
             if values[best] > self.bound:
                 self.look(int(part[best]))

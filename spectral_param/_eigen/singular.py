@@ -34,7 +34,7 @@ from torch import Tensor
 from spectral_param._context import full_precision, not_nested, solve
 from spectral_param._eigen.triple import inner, physical_conj
 from spectral_param._map import Map, apply
-from spectral_param._matrices import Array, decomposed, identity_like
+from spectral_param._matrices import Array, decomposed, eigh, identity_like
 from spectral_param._precision import to_double
 from spectral_param._scale import divided, power_of_two_scale
 
@@ -123,7 +123,7 @@ def _last_pair(G: Array) -> tuple[float, Array]:
     solve, sizes = _solver(G.dtype.char, n)
     values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
     if failed or count != 1:  # LAPACK's syevr can lose the last of a cluster of values (OpenBLAS, AVX2).
-        values, vectors = (x[..., -1:] for x in np.linalg.eigh(G))
+        values, vectors = (x[..., -1:] for x in eigh(G))
     return max(float(values[0]), 0.0), vectors[:, 0]
 
 
@@ -142,7 +142,7 @@ def recorded_norm(T: Tensor) -> Tensor:
     scale = power_of_two_scale(T.detach())
     S = to_double(T / scale)
     # Ties share the gradient. The square root has no derivative at 0.
-    values = torch.linalg.eigvalsh(S.mH @ S).amax(dim=-1)
+    values = decomposed(torch.linalg.eigvalsh, S.mH @ S).amax(dim=-1)
     positive = values > 0
     sigma = torch.where(positive, torch.where(positive, values, 1).sqrt(), 0)
     return torch.where(values.isnan(), values, sigma).to(T.real.dtype) * scale[..., 0, 0]

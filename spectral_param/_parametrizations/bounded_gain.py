@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param import init
 from spectral_param._context import HALF
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import is_trained
@@ -272,4 +272,4 @@ class BoundedGain(Searched):
 
 def _contraction(X: Tensor) -> Tensor:
     """Return X with a norm of 0.9."""
-    return 0.9 * X / torch.linalg.matrix_norm(X, 2, keepdim=True)
+    return 0.9 * X / decomposed(torch.linalg.svdvals, X)[..., :1, None]

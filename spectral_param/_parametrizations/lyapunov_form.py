@@ -13,7 +13,7 @@ from spectral_param import init
 from spectral_param._eigen.dense import dominant_eigentriple
 from spectral_param._eigen.triple import Eigentriple, rounding_tolerance
 from spectral_param._map import Map
-from spectral_param._matrices import identity_like
+from spectral_param._matrices import decomposed, identity_like
 from spectral_param._parametrizations.bound import Bound, Bounded
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import readable, real_entries
@@ -284,7 +284,7 @@ class LyapunovForm(Searched, Bounded):
             growth = (log.amax(dim=-1) - log.amin(dim=-1)).exp()
             return LyapunovCertificate((2 * log).exp().diag_embed(), growth)
         form = lyapunov.form(X, self.abscissa is not None, self.growth)
-        values = torch.linalg.eigvalsh(form)
+        values = decomposed(torch.linalg.eigvalsh, form)
         ratio = values[..., -1] / values[..., 0]
         return LyapunovCertificate(form, torch.where(values[..., 0] > 0, ratio, torch.inf).sqrt())
 

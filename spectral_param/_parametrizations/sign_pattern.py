@@ -124,7 +124,7 @@ class SignPattern(Parametrization):
         """
         T = self.reference(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
-        rho = spectral_radius(T) if is_square else decomposed(torch.linalg.matrix_norm, T, ord=2)
+        rho = spectral_radius(T) if is_square else decomposed(torch.linalg.svdvals, T)[..., 0]
         return T / torch.where(rho > 0, rho, 1)[..., None, None]
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]

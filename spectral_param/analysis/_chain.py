@@ -82,6 +82,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import decomposed
+
 _EPS = torch.finfo(torch.float64).eps
 # Slopes [α, β] become symmetric if |α + β| is less than this part of β - α, which becomes at least this part
 # of the largest slope.
@@ -273,4 +275,4 @@ def _narrow(W: Tensor, error: float) -> tuple[Tensor, float]:
 def _largest(half: Tensor) -> float:
     """Return about the square of the norm."""
     gram = half.mT @ half if half.shape[0] >= half.shape[1] else half @ half.mT
-    return float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0))
+    return float(decomposed(torch.linalg.eigvalsh, gram)[-1].clamp(min=0))

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import decomposed
 from spectral_param._progress import steps
 from spectral_param.analysis._chain import Chain
 
@@ -127,7 +128,7 @@ def _length(problem: _Problem, y: Tensor, move: Tensor, root: Tensor, t: float) 
     change = problem.matrix(move) - problem.fixed
     change = torch.linalg.solve_triangular(root, change, upper=False)
     change = torch.linalg.solve_triangular(root, change.mT, upper=False)
-    rates = torch.cat([torch.linalg.eigvalsh((change + change.mT) / 2), move[1:] / y[1:]])
+    rates = torch.cat([decomposed(torch.linalg.eigvalsh, (change + change.mT) / 2), move[1:] / y[1:]])
     low, high = 0.0, 1 / max(float(-rates.min()), 1e-3)
     for _ in range(50):
         middle = (low + high) / 2

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from spectral_param._matrices import decomposed
 from spectral_param.analysis._matrices import square_matrices
 from spectral_param.functional._checks import with_arrays
 from spectral_param.functional._lyapunov import LyapunovCertificate, quadratic_form
@@ -31,11 +32,11 @@ def _proven(V: Tensor) -> tuple[Tensor, float]:  # (n, n) -> (n, n), growth
     nothing = torch.full_like(M, torch.nan), math.inf
     if not bool(M.isfinite().all()):
         return nothing
-    values, vectors = torch.linalg.eigh(M)
+    values, vectors = decomposed(torch.linalg.eigh, M)
     if not float(values[0]) > _SINGULAR * float(values[-1]):
         return nothing
     root = vectors * values.sqrt()
-    norm = torch.linalg.matrix_norm(root.mH @ V @ (vectors / values.sqrt()), 2)
+    norm = decomposed(torch.linalg.svdvals, root.mH @ V @ (vectors / values.sqrt()))[0]
     if not float(norm) <= 1 + _ROUNDING:
         return nothing
     return M, math.sqrt(float(values[-1] / values[0]))

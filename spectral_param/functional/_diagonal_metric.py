@@ -54,7 +54,7 @@ from torch import Tensor
 
 from spectral_param._at_host import where_double
 from spectral_param._map import Map
-from spectral_param._matrices import Array, identity_like
+from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._precision import to_double, to_like
 from spectral_param._scale import frobenius
 from spectral_param.functional import _lyapunov as lyapunov
@@ -201,7 +201,7 @@ def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dty
 
     def attempt(d: Array, margin: float) -> _Attempt:
         A = torch.from_numpy(scaled(V, np.exp(d)))
-        norm = float(torch.linalg.matrix_norm(A, 2))
+        norm = float(decomposed(torch.linalg.svdvals, A)[0])
         divisor = max(1.0, norm / (1 - margin))
         K = lyapunov.contraction_inverse(A / divisor * _rounding_factor(A, eps))
         return _Attempt(norm - 1, exact / divisor, torch.cat([K, _row(d, condition)]))
@@ -223,7 +223,7 @@ def dissipative_inverse(
 
     def attempt(d: Array, margin: float) -> _Attempt:
         A, t = torch.from_numpy(scaled(V, np.exp(d))), torch.from_numpy(np.exp(d))
-        values, vectors = torch.linalg.eigh(-(A + A.mT) / 2)
+        values, vectors = decomposed(torch.linalg.eigh, -(A + A.mT) / 2)
         mu, size = -float(values[0]), float(frobenius(A))
         shift = max(0.0, mu + margin * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)

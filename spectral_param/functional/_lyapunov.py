@@ -295,7 +295,7 @@ def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  
     identity = identity_like(A)
     last: list[Tensor] = []
     if growth is None:
-        P = P * (2 / torch.linalg.eigvalsh(P)[0])
+        P = P * (2 / decomposed(torch.linalg.eigvalsh, P)[0])
         last = [torch.linalg.cholesky_ex(P - identity).L.mH]
     elif growth > 1:
         last = [_conditioned_inverse(P, growth)]
@@ -304,7 +304,7 @@ def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  
     else:
         P = identity
     N = P @ A
-    values, vectors = torch.linalg.eigh(-(N + N.mH) / 2)
+    values, vectors = decomposed(torch.linalg.eigh, -(N + N.mH) / 2)
     Y = (vectors * values.clamp(min=0).sqrt()) @ vectors.mH
     return torch.cat([Y, (N - N.mH) / 4, *last])
 
@@ -323,7 +323,7 @@ def contraction_inverse(C: Tensor) -> Tensor:  # (m, n) -> (n, m)
 
 def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
     """Return K for which SᴴS is a multiple of P."""
-    values, vectors = torch.linalg.eigh(P)
+    values, vectors = decomposed(torch.linalg.eigh, P)
     roots = values.clamp(min=0).sqrt()
     part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
     return (vectors * _singular(part)) @ vectors.mH
@@ -331,7 +331,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 
 def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
     """Return P with its eigenvalues moved to an interval [m, m growth²] in the middle of them."""
-    values, vectors = torch.linalg.eigh(P)
+    values, vectors = decomposed(torch.linalg.eigh, P)
     values = values.clamp(min=float(values[-1]) * torch.finfo(P.dtype).eps)
     if values[-1] <= growth**2 * values[0]:
         return P

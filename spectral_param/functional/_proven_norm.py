@@ -20,7 +20,7 @@ import torch
 from scipy import sparse
 
 from spectral_param._eigen.hermitian import is_below
-from spectral_param._matrices import Array, symmetric_product
+from spectral_param._matrices import Array, eigvalsh, symmetric_product
 from spectral_param._scale import power_of_two
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -49,4 +49,4 @@ def norm_bound(A: Any) -> float:  # (m, n)
 
 def _estimate(gram: Array) -> float:
     """Return about λ_max."""
-    return float(np.linalg.eigvalsh(gram)[-1].clip(min=0))
+    return float(eigvalsh(gram)[-1].clip(min=0))

@@ -9,13 +9,13 @@ import torch
 from scipy.linalg import schur
 from torch import Tensor
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, decomposed
 
 
 def twice_inverse_of_skew(S: Tensor) -> Tensor:
     """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
     if S.is_complex():
-        angles, V = torch.linalg.eigh(1j * S)  # S = -V diag(iλ) Vᴴ
+        angles, V = decomposed(torch.linalg.eigh, 1j * S)  # S = -V diag(iλ) Vᴴ
         return (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
     found = [_of_real_skew(matrix) for matrix in S.reshape(-1, *S.shape[-2:]).numpy()]
     return torch.from_numpy(np.stack(found)).reshape(S.shape)

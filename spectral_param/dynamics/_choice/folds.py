@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import svd
+from spectral_param._matrices import eigvalsh, svd
 from spectral_param.dynamics._choice.numbers import EXCITED, LEAD
 from spectral_param.dynamics._data.recordings import Part, Places, side_by_side
 
@@ -88,7 +88,7 @@ def _share(recordings: list[Part], fold: Fold) -> float:
     if not there.any():
         return 1.0
     onto = kept / np.where(size > 0, size, 1) @ (Vt[there].T / s[there])
-    return float(np.linalg.eigvalsh(onto.T @ onto)[0])
+    return float(eigvalsh(onto.T @ onto)[0])
 
 
 def _without(places: Places, first: int, last: int) -> tuple[Places, Places]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spectral_param._matrices import Array, svd
+from spectral_param._matrices import Array, eigvalsh, svd
 from spectral_param.dynamics._data.recordings import Part, pairs_of, side_by_side
 
 _NOISE = 1e-6  # of the largest singular value of states: a floor that is smaller is rounding
@@ -126,7 +126,7 @@ def above_noise(parts: list[Part]) -> int | None:
     N, n = X.shape
     if n >= N:
         return None
-    s = np.sqrt(np.maximum(np.linalg.eigvalsh(X.T @ X)[::-1], 0.0))
+    s = np.sqrt(np.maximum(eigvalsh(X.T @ X)[::-1], 0.0))
     beyond = (n / N) ** 0.5
     above = int((s > s[-1] * (1 + beyond) / (1 - beyond)).sum())
     return None if s[-1] <= _NOISE * s[0] or n - above < _FLAT or not above else above

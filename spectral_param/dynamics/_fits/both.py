@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array, least_squares, svd
+from spectral_param._matrices import Array, eigh, least_squares, svd
 from spectral_param.dynamics._fits.chart import Chart, levenberg
 from spectral_param.dynamics._fits.check import SHORT, shortfall
 from spectral_param.dynamics._fits.start import starts_of
@@ -175,7 +175,7 @@ class Likelihood:
     # A point ------------------------------------------------------------------------------------------
 
     def point(self, chart: Chart, C: Array, K: Array, noise: Array) -> FilterPoint | None:
-        """Return the point with the best B, D, d and first states; None if A − KC cannot be stable.
+        """Return the point with the best B, D, d and first states; None if A − KC is unstable or overflows.
 
         A is the triangular matrix of the chart, in whose basis C and K are.
         """
@@ -194,6 +194,8 @@ class Likelihood:
         for Y, U in self.recordings:
             H = responses(predictor, white @ C, len(Y))
             target = (Y - _driven(predictor, np.zeros(n), Y @ K.T) @ C.T) @ white.T
+            if not (np.isfinite(H).all() and np.isfinite(target).all()):
+                return None  # Powers overflow before they fall: far off the diagonal A is large.
             basis, solve = basis_of(H.reshape(-1, n))
             given = self._given(U)
             linear = self._linear(white, K, _convolved(predictor, H, given), given)
@@ -202,6 +204,8 @@ class Likelihood:
             right.append(flat - basis @ (basis.T @ flat))
             bases.append((solve, flat, of))
         linear, target = np.vstack(left), np.concatenate(right)
+        if not np.isfinite(linear).all():
+            return None
         size = np.sqrt(np.square(linear).sum(axis=0)) + 1e-300
         solved = least_squares(linear / size, target, _LOST) / size
         e = target - linear @ solved
@@ -274,7 +278,7 @@ class Likelihood:
         number = len(chart.moving[0]) + len(others)
         inner, mixed = total[number:-1, number:-1], total[number:-1]
         if len(inner):
-            values, vectors = np.linalg.eigh(inner)
+            values, vectors = eigh(inner)
             kept = values > _LOST**2 * values[-1]
             onto = (vectors[:, kept] / np.sqrt(values[kept])).T @ mixed
             total = total - onto.T @ onto
@@ -381,7 +385,7 @@ def basis_of(M: Array) -> tuple[Array, Array]:
 
 def _whitening(noise: Array) -> Array:
     """Return W with W noise Wᵀ = I."""
-    values, vectors = np.linalg.eigh(noise)
+    values, vectors = eigh(noise)
     return vectors.T / np.sqrt(np.maximum(values, _FLOOR))[:, None]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, eigh
 from spectral_param.dynamics._fits.both import FilterPoint, Likelihood
 
 _FLAT = 1e-9  # of the largest curvature, in coordinates of curvature 1: a change of the basis
@@ -28,7 +28,7 @@ def spread_of(problem: Likelihood, point: FilterPoint) -> tuple[Array, Array]:
     H = point.chart.quadratic(g, H, turns=0)[1]
     diagonal = np.diag(H)
     size = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    curvature, directions = np.linalg.eigh(H / size[:, None] / size)
+    curvature, directions = eigh(H / size[:, None] / size)
     kept = curvature > _FLAT * curvature[-1]
     root = directions[:, kept] / np.sqrt(curvature[kept]) / size[:, None]  # root rootᵀ = H⁻¹
     eigenvalues, left, right = scipy.linalg.eig(point.chart.T, left=True)

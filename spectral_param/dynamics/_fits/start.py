@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from spectral_param._matrices import Array, least_squares, svd
+from spectral_param._matrices import Array, eigh, least_squares, svd
 from spectral_param.dynamics._model.hidden import Options, Rows
 from spectral_param.dynamics._one_step.fit import fit_stable
 
@@ -119,7 +119,7 @@ def _variates(before: Array, future: Array, inputs: Array, offset: bool) -> Arra
     # Of the past, U s Vᵀ: the whitened past is p V / s.
     onto, whitened = Vt[kept].T / s[kept], U[:, kept].T @ R[v : v + p, v + p :]
     rest = R[v:, v + p :]
-    values, vectors = np.linalg.eigh(rest.T @ rest)
+    values, vectors = eigh(rest.T @ rest)
     values = np.maximum(values, _LOST * values[-1])
     left = svd(whitened @ (vectors / np.sqrt(values)))[0]
     J: Array = onto @ left * np.sqrt(len(before))

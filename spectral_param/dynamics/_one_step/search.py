@@ -22,7 +22,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from spectral_param._matrices import Array
+from spectral_param._matrices import Array, eigh
 from spectral_param.dynamics._one_step.eigenvalues import moved
 from spectral_param.dynamics._one_step.schur import (
     Basis,
@@ -204,7 +204,7 @@ def _multipliers(gram: Array, limits: Array) -> Array | None:
     largest = np.abs(limits).max()
     if (limits >= 0).all():
         return np.zeros_like(limits)
-    squares, vectors = np.linalg.eigh(gram)
+    squares, vectors = eigh(gram)
     root = np.sqrt(np.maximum(squares, squares[-1] * 1e-15))[:, None] * vectors.T  # rootᵀ root = gram
     E = np.vstack([root, -limits[None] / largest])
     f = np.zeros(len(E))

@@ -18,6 +18,20 @@ FAULTS = (
         "second_way",
     ),
     Fault(
+        "eigh-only: eigenvalues of a Hermitian matrix that do not converge raise",
+        "spectral_param/_matrices.py",
+        "        values, vectors = _eigh_again(M)\n",
+        "        raise\n",
+        "second_way",
+    ),
+    Fault(
+        "unlike: of the second way the eigenvalues of a stack are taken for its first matrix",
+        "spectral_param/_matrices.py",
+        "torch.linalg.eigvalsh: lambda M: _eigh_again(M)[0],",
+        "torch.linalg.eigvalsh: lambda M: _eigh_again(M)[0][:1],",
+        "second_way",
+    ),
+    Fault(
         "past: a decomposition goes past the helper",
         "spectral_param/dynamics/_data/coordinates.py",
         "svd(X)[2]",

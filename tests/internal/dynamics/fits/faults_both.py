@@ -24,4 +24,18 @@ FAULTS = (
         "P",
         "filter_is_least",
     ),
+    Fault(
+        "boundless: what powers that overflow give goes on to a decomposition",
+        "spectral_param/dynamics/_fits/both.py",
+        "            if not (np.isfinite(H).all() and np.isfinite(target).all()):\n",
+        "            if False:\n",
+        "powers_overflow",
+    ),
+    Fault(
+        "endless: convolutions that overflow go on to least squares",
+        "spectral_param/dynamics/_fits/both.py",
+        "        if not np.isfinite(linear).all():\n",
+        "        if False:\n",
+        "powers_overflow",
+    ),
 )

@@ -119,6 +119,20 @@ def test_an_unstable_filter_is_replaced_by_that_of_the_same_noise():
     assert np.abs(np.linalg.eigvals(point.A - point.K @ point.C)).max() < 1
 
 
+@pytest.mark.parametrize("filter_", [True, False])
+@pytest.mark.parametrize("exponent", [150, 200, 250, 306])
+def test_where_powers_overflow_is_no_point(filter_, exponent):
+    of = model()
+    Y, U, _ = recorded(of, 60, 6)
+    problem = Likelihood([(Y, U)], Options(1.0, True, True, 0, filter=filter_))
+    for above in ([1.0, 1.0], [1.0, 0.0], [0.0, 1.0]):
+        A = np.diag([0.9, 0.9, 0.9]) + np.diag(above, 1) * 10.0**exponent
+        for C in (of.C, of.C * [1, 0, 0]):
+            with np.errstate(over="ignore", invalid="ignore"):
+                point = problem.point(Chart(A, 1.0), C, np.zeros_like(of.K), of.noise)
+            assert point is None or np.isfinite(point.error)
+
+
 def test_the_refinement_lowers_the_error_of_its_start():
     of = model()
     Y, U, _ = recorded(of, 300, 5)
