@@ -133,7 +133,7 @@ def sphere(records: list[dict[str, Any]]) -> str:
 # What the reader has seen, with the page that goes on: by the names of the figures.
 MEANING = """What the numbers say, and which page goes on:
 memory       accuracy after 64 pixels; an orthogonal block keeps the first one. docs/rnn.md
-cards        orders that are right; two reflections for each shuffle follow them. docs/rnn.md#following
+cards        orders that are right; two reflections for each shuffle follow them. docs/following.md
 certificate  "certified" is proven: no change of this size, found or not, does harm. docs/lipschitz.md
 forecast     error relative to the signal; 1 is a forecast of zeros. docs/dynamics.md
 sphere       how much better a weight on the sphere could be; "tangent" ends at the best. docs/after_step.md

@@ -39,20 +39,15 @@ WORDS = {
     "reservoirs": ("reservoir", "echo state network", "leaky units"),
     "quickstart": ("weight decay", "checkpoint", "Lightning", "torch.compile", "autocast"),
     "processes": ("DDP", "FSDP"),
-    "rnn": ("vanishing gradients", "RNN", "chunked training", "truncated backpropagation", "state tracking"),
+    "rnn": ("vanishing gradients", "RNN"),
+    "following": ("state tracking", "permutation"),
+    "sequences": ("chunked training", "truncated backpropagation"),
     "howto": ("Muon", "neural ODE", "max-norm", "Frobenius"),
     "guesses": ("weight norm",),
     "not_here": ("not here",),
-    "costs": (
-        "costs",
-        "benchmark",
-        "GPU",
-        "CUDA",
-        "RNN speed",
-        "memory",
-        "orthogonal speed",
-        "convolution speed",
-    ),
+    "costs": ("costs", "benchmark", "GPU", "CUDA"),
+    "costs_weights": ("orthogonal speed", "convolution speed"),
+    "costs_networks": ("RNN speed", "memory"),
 }
 
 
