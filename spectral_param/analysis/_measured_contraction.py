@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from spectral_param._precision import double_device
 from spectral_param.analysis._stepper import Stepper, evaluating
 from spectral_param.functional._checks import check_finite, check_tensor, whole_number
+from spectral_param.functional._network_contraction import summary
 
 _NAME = "contraction"
 # Runs that are this much closer than at the start are no longer compared: rounding errors come near.
@@ -41,6 +42,9 @@ class MeasuredContraction(NamedTuple):
     median: float
     steps: int
     pairs: int
+
+    def __repr__(self) -> str:
+        return summary(self)
 
 
 class Measured(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,23 @@ class Contraction(NamedTuple):
     starts: Tensor | tuple[Tensor, Tensor] | list[object]
     norm: Literal["max", "2"]
     obstacle: str | None
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+
+def summary(result: Any) -> str:
+    """Return the text of a named tuple, with the shapes of tensors in place of their entries."""
+
+    def text(value: object) -> str:
+        if isinstance(value, Tensor):
+            return f"<tensor of shape {tuple(value.shape)}>"
+        if isinstance(value, (tuple, list)):
+            return f"[{', '.join(map(text, value))}]"
+        return repr(value)
+
+    fields = ", ".join(f"{name}={text(value)}" for name, value in result._asdict().items())
+    return f"{type(result).__name__}({fields})"
 
 
 @dataclasses.dataclass(frozen=True)

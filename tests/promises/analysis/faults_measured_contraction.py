@@ -40,4 +40,11 @@ FAULTS = (
         "(inputs.abs() > 1e300).any()",
         "cannot_be_measured",
     ),
+    Fault(
+        "wordy: what contraction returns prints all entries of its tensors",
+        "spectral_param/functional/_network_contraction.py",
+        "        if isinstance(value, Tensor):\n            return",
+        "        if False:\n            return",
+        "printed_is_short",
+    ),
 )

@@ -28,6 +28,18 @@ def test_a_linear_network_is_measured_at_its_spectral_radius() -> None:
     assert found.steps == 60
 
 
+@pytest.mark.parametrize("module", [nn.LSTM(3, 200, num_layers=2), sp.nn.ContractingRNN(3, 200)])
+def test_what_is_printed_is_short_however_many_units_there_are(module) -> None:
+    found = contraction(module)
+    measured = contraction(module, inputs=torch.randn(3, 1, 3), runs=2)
+    for of in (found, measured):
+        assert str(of).startswith(f"{type(of).__name__}(rate=")
+        assert len(str(of)) < 400
+        for name in of._fields:
+            assert f"{name}=" in str(of)
+    assert f"worst={measured.worst!r}" in str(measured)
+
+
 def test_one_linear_unit_is_measured_exactly() -> None:
     rnn = sp.nn.BlockRNN(1, [(1, sp.SpectralNorm(1.0))], nonlinearity="identity", dtype=torch.float64)
     with torch.no_grad():
