@@ -7,6 +7,9 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 # Both builds share what was read. -E reads every page anew: one kept from a failed build would not warn again.
 SPHINX := $(BIN)/sphinx-build -q -W --keep-going -d docs/_build/doctrees
 
+# Tests and pages start many processes: each loads what the first has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: demo test nightly kernels mutations faults bench sample lint types docs wheel bounds peers newest clean help
