@@ -1,4 +1,4 @@
-"""The largest multiples of the recurrent weights of a given GRU or LSTM that have a proven rate."""
+"""Recurrent weights of a given GRU or LSTM, scaled by the largest factors with a proven rate."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
 
 
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
-    """Return the largest t, to 1e-8, for which a layer has the rate by itself, once rounded.
+    """Return the largest t, to 1e-8, for which a layer has the rate by itself, with rounded weights.
 
     The layer must have the rate for t = ``least``; t is at most ``most``.
     """

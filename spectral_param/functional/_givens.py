@@ -19,7 +19,7 @@ The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.m
 
 Blocks
 ------
-A single layer has few operations but reads all of the memory. L = n layers one by one would be slow, and
+A single layer does little arithmetic but reads the whole input. L = n layers one by one would be slow, and
 autograd would store n matrices of n x n entries. So K consecutive layers are first merged into dense blocks,
 all groups at once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order
 the coordinates are cut into windows of 2K. The rotations of K layers that depend on one window alone form a
@@ -37,8 +37,8 @@ rotation from the right, its angles are read from rows of the remaining product 
 column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
 column p reaches row p + min(j-2, rays above), neither beyond n-1. For removal from the left the same holds,
-with rows and columns exchanged, and up and down. This is the order of the paper, and it succeeds for every
-unitary matrix to machine precision.
+with rows and columns exchanged, and also up and down. This is the order of the paper, and it succeeds for
+every unitary matrix to machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of
 the rotations. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
@@ -166,8 +166,8 @@ class _Stages(NamedTuple):
     """
 
     rows: Tensor  # (s, w, b): the coordinate of each row of a block
-    entry: Tensor  # (s, w, K, b): index of that row's factors in the tables of _factors
-    partner: Tensor  # (K, b): the row of the block with which it is rotated
+    entry: Tensor  # (s, w, K, b): index of each row's factors in the tables of _factors
+    partner: Tensor  # (K, b): the row of the block with which each row is rotated
 
 
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:

@@ -16,7 +16,7 @@ class Attempt(NamedTuple):
 
 
 def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
-    """Return the first good attempt, else the one of least error; None if there are no attempts.
+    """Return the first good attempt, else the attempt of least error; None if there are no attempts.
 
     On the boundary a map has no inverse, or rounding makes the inverse useless. So the matrix is moved
     inside, by increasing margins.
