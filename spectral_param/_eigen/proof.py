@@ -1,14 +1,14 @@
 r"""Upper bounds, with proof, for the eigenvalues of any matrix, normal or not, from products alone.
 
-They are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
+The bounds are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
 Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are
 numbered through both files.
 
 Random vectors
 --------------
-Let Z (n, p) have independent standard normal entries, drawn after the matrix M
-was given, and let w be the leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is
-chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with probability
+Let Z (n, p) have independent standard normal entries, drawn after the matrix M was given, and let w be the
+leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of
+freedom. For p = 16 it is below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
@@ -54,7 +54,7 @@ an error can move an eigenvalue by more than δ, the eigenvalue is uncertain her
 Powers
 ------
 ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has an
-error of at most 4n eps ‖S‖² (Frobenius norms), so SS is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
+error of at most 4n eps ‖S‖² (Frobenius norms), so SS differs from T^2k by at most (2‖S‖ + e) e + 4n eps ‖S‖².
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ FEW, MARGIN = 4, 6000.0
 # The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
 # second number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
-# T, T², T⁴ … T⁶⁴. T⁶⁴ bounds ρ of a normal matrix of size 64 up to 4 %.
+# Number of powers: T, T², T⁴ … T⁶⁴. For a normal matrix of size 64, T⁶⁴ bounds ρ to within 4 %.
 _POWERS = 7
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -136,7 +136,7 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
 def sparse_resolvent_bound(
     times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
 ) -> float:
-    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if none is found.
+    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if no M is found.
 
     Args:
         times: The product of P and columns.
@@ -190,7 +190,7 @@ def bounded_resolvent(
         P: The matrix ``(n, n)``.
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        projected: The directions that are projected out of P in A.
+        projected: The directions that are projected out of P to get A.
         generator: Draws the random vectors.
 
     Returns:

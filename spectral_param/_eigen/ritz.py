@@ -18,8 +18,8 @@ from torch import Tensor
 from spectral_param._eigen.proof import TAU, VECTORS, Projected
 from spectral_param._matrices import Array, eigvalsh
 
-# Columns of each block. A product with 16 columns costs hardly more than one with a single vector, because
-# both read T once.
+# Columns of each block. A product with 16 columns costs hardly more than a product with a single vector,
+# because both read T once.
 COLUMNS = 16
 # δ of the proof, in rounding errors of λ.
 AUDIT_DELTA = 1000.0
