@@ -1,7 +1,7 @@
 r"""Products of input-dependent reflections: all steps of a chunk at once.
 
-A step has a query q, and r times a unit key k, a value v and a strength β. A state S, of shape (d, e), goes
-through
+A step has a query q, and r triples of a unit key k, a value v and a strength β. A state S, of shape (d, e),
+goes through
 
 .. math::
     S ← a_t S, \qquad S ← S - β_i k_i (k_i^T S - v_i^T) \;\; r\text{ times}, \qquad y_t = S^T q_t.
