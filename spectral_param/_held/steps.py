@@ -5,7 +5,7 @@ projection on the tangent space at W, and η the rate of the weight's group. Aft
 back into the set. The result is
 
 - ``"project"``: W + D,
-- ``"tangent"``: the same, after a step with the gradient P_W G in place of G,
+- ``"tangent"``: W + D, after a step with the gradient P_W G in place of G,
 - ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, also after a step with P_W G,
 - ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
   msign(UΣVᴴ) = UVᴴ.
