@@ -5,10 +5,10 @@ r"""Fisher memory of linear dynamics: how much information the noisy state has a
 The state is Gaussian, and its covariance :math:`C = \sum_{k≥0} W^k (W^k)^H` does not depend on the signal. So
 its Fisher information about the signal of k steps ago is :math:`J(k) = ‖C^{-1/2} W^k v‖^2`.
 
-C solves C = W C Wᴴ + I. Doubling, C ← C + A C Aᴴ, A ← A², doubles the number of terms in each step. Here it
-updates a triangular root, C = L Lᴴ: the new root is the R of a QR decomposition of [Lᴴ; (AL)ᴴ]. Since C ⪰ I,
-L⁻¹ is bounded. So J(k) = ‖L⁻¹ Wᵏ v‖² is accurate even if C is numerically singular: for a delay line with
-gain, C has a condition number of about αⁿ.
+C solves C = W C Wᴴ + I. Doubling, C ← C + A C Aᴴ, A ← A², doubles the number of terms in each step. Here
+doubling updates a triangular root, C = L Lᴴ: the new root is the R of a QR decomposition of [Lᴴ; (AL)ᴴ].
+Since C ⪰ I, L⁻¹ is bounded. So J(k) = ‖L⁻¹ Wᵏ v‖² is accurate even if C is numerically singular: for a delay
+line with gain, C has a condition number of about αⁿ.
 """
 
 from __future__ import annotations

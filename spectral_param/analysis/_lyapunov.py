@@ -1,4 +1,4 @@
-"""Lyapunov certificates, of linear maps by any quadratic form, of networks by a diagonal one."""
+"""Lyapunov certificates: for linear maps by any quadratic form, for networks by a diagonal form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lyapunov_certificate(
     ``metric="full"``, the default: a quadratic form M with :math:`W^H M W ≤ r^2 M`. It proves
     :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare this bound with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
-    edge and semisimple. The form is not the one of least condition, so the bound may be too large.
+    edge and semisimple. The form does not have the least condition, so the bound may be too large.
 
     ``metric="diagonal"``: a positive diagonal Θ and the rate :math:`r = ‖ΘWΘ^{-1}‖_2`. It proves that every
     network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts in
