@@ -114,7 +114,7 @@ def compressed(
 
 
 def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the products of rows with images, and of the parts of the images orthogonal to the rows."""
+    """Return rows @ images.mH, and the Gram matrix of the parts of the images orthogonal to the rows."""
     compression = rows @ images.mH
     defect = torch.addmm(images, compression.mH, rows, alpha=-1)
     return compression, defect @ defect.mH
