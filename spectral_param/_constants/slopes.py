@@ -1,9 +1,9 @@
-"""The least and the largest slopes of activations of single entries.
+"""The least and the largest slopes of entrywise activations.
 
-For GELU the largest is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π), for SiLU, Mish and the approximation of
-GELU by tanh that where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has slopes at x and -x whose
-sum is 1, so that the least is 1 less the largest; Mish has a least slope of its own. All are rounded
-outwards.
+For GELU the largest slope is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π). For SiLU, Mish and the approximation
+of GELU by tanh, the largest slope is where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has
+slopes at x and -x whose sum is 1, so the least slope is 1 minus the largest; Mish has a least slope of its
+own. All are rounded outwards.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class UnknownConstantError(ValueError):
 
 
 def slopes(module: nn.Module) -> Slopes | None:
-    """Return [α, β] of an activation of single entries, None for other classes.
+    """Return [α, β] of an entrywise activation, None for other classes.
 
     Raises:
-        UnknownConstantError: If none is proven.
+        UnknownConstantError: If no slopes are proven.
     """
     found = _SLOPES.get(type_before_parametrizations(module))
     return found(module) if callable(found) else found
