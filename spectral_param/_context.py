@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Types of tensors whose values may be read. Tests with their own device add its type.
+# Types of tensors whose values may be read. Tests that define a device add its tensor type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
@@ -179,7 +179,8 @@ _NOTHING = contextlib.nullcontext()
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Return ``function`` with autocast and TensorFloat-32 switched off while it runs.
 
-    The device is that of the first tensor among the positional arguments; see :func:`precise`.
+    Both are switched off for the device of the first tensor among the positional arguments; see
+    :func:`precise`.
     """
 
     @functools.wraps(function)
@@ -228,7 +229,7 @@ class _Override:
         self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
-        """Return the value to restore: "none" if inherited, as reading shows the parent's value."""
+        """Return the value to restore: "none" if inherited, because reading shows the parent's value."""
         value = getattr(self.settings, self.name)
         inherited = self._parent is not None and value == getattr(self._parent, self.name)
         return "none" if inherited else value
