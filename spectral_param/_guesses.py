@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Guess(NamedTuple):
-    """What some names are called here.
+    """What some names of other packages are called here.
 
     Attributes:
         modules: The modules of this package in which the names are tried; "" is the package itself.

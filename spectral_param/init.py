@@ -191,9 +191,9 @@ def spectral_radius_(
     With ``mask=W != 0`` the tensor keeps its zeros. A sparse weight keeps its pattern, and its entries are
     multiplied by one positive factor.
 
-    The radius of a sparse weight is computed for each strongly connected component of its graph. It is exact,
-    or proven to a relative error of 1e-8, or LAPACK computes it from the component as a dense matrix.
-    (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
+    The radius of a sparse weight is computed for each strongly connected component of its graph. Each of
+    these radii is exact, or proven to a relative error of 1e-8, or computed by LAPACK from the component as a
+    dense matrix. (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``; each
@@ -272,7 +272,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     r"""Scale a reservoir to the largest size for which it provably forgets, for every input.
 
     A reservoir :math:`h^+ = (1 - a)\,h + a\,φ(Wh + Ux + b)`, whose φ acts on each unit and has slopes in [-1,
-    1] as tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
+    1] like tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
     Each step then leaves at most the part ``rate`` of a difference of states, in the norm ‖Θ·‖. W is
     multiplied by the largest factor for which this is proven. The rule of thumb, a spectral radius below 1,
     does not imply forgetting. Nor does forgetting imply a radius below 1, for an input that keeps units in

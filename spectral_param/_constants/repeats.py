@@ -23,7 +23,7 @@ from spectral_param._constants.slopes import UnknownConstantError
 # The shape of one input, without the batch: its sizes; or (..., n) if only the last size is known, which
 # layers on the last dimension need; (-1,) for one dimension of unknown size; None.
 Shape = tuple[Any, ...] | None
-# What nn.functional.pad calls the modes.
+# Names of the modes in nn.functional.pad.
 _MODES = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}
 
 

@@ -14,8 +14,8 @@ freedom. For p = 16 it is below τ² = 0.65² with probability
 
 (less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
 most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
-factor: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16 for p = 4, c = 6000,
-with the same probability for half as many complex columns.
+factor c: the probability of ‖Mz‖ < ‖M‖/c for all p columns z is below (√(2/π)/c)^p, 3.2e-16 for p = 4 and c =
+6000, and the same for half as many complex columns.
 
 Any matrices
 ------------
@@ -35,7 +35,8 @@ the residual of the left Ritz vector. A z outside the spectrum of A is an eigenv
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
-The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonzero eigenvalue is
+The entries of D⁻¹F have at most the moduli of the entries of a matrix of rank one, whose only nonzero
+eigenvalue is
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)
 

@@ -6,8 +6,9 @@ eigenvalues. Each result is proven before it is used.
 
 The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient. Its error is the product of the errors of u
 and v. Each step replaces the directions of the smallest Ritz values by random ones. So an eigenvalue that
-grows outside the blocks is found: the random columns contain a part of its direction, the iteration amplifies
-that part, it appears as a Ritz value, and from then on it stays in the blocks.
+grows outside the blocks is found: the random columns contain a part of its direction, and the iteration
+amplifies this part until the eigenvalue appears as a Ritz value. From then on its direction stays in the
+blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
 the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are

@@ -14,9 +14,9 @@ back into the set. The result is
 that divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where
 the divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
 
-**Parts.** A relative step is sized for the whole weight. Otherwise a row (or gate) without gradient would
-move as far as all others, by rounding. And no part turns by more than arctan η. Without this limit, a single
-row with a gradient among a thousand rows would turn by √1000 η.
+**Parts.** A relative step is sized for the whole weight. Otherwise rounding would move a row (or gate)
+without gradient as far as all other rows. And no part turns by more than arctan η. Without this limit, a
+single row with a gradient among a thousand rows would turn by √1000 η.
 
 **Rounding.** D is known up to rounding errors of W. If the tangent part has the size of a few rounding
 errors, its direction is random, and the weight stays unchanged. Otherwise AdamW without a gradient would turn

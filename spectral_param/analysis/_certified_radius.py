@@ -49,7 +49,7 @@ def certified_radius(
     logits together change by at most √2 L times the distance of the inputs in the 2-norm. For a model whose
     last layer is a ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i -
     w_j‖_2` for the rows w of this layer's weight and the constant K of the layers before it, or the constant
-    that the matrix inequality of ``method="lmi"`` gives; the radius is the least of :math:`(l_1 -
+    that the matrix inequality of ``method="lmi"`` gives. The radius is the least of :math:`(l_1 -
     l_j)/c_{1j}` over all other classes j, and never smaller than the radius from the model's constant L. A
     tie has the radius 0. Rounding errors of the logits are not included.
 

@@ -61,10 +61,10 @@ def contraction(
 ) -> Contraction | MeasuredContraction:
     r"""Return the rate at which a recurrent network provably forgets where it started from.
 
-    Two runs read the same inputs, from different starts. If the result has a rate r, the difference δ of
-    their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for every input whose
-    entries are at most ``input_bound``, and d is the ``scaling``. So after k steps each unit differs by at
-    most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. The rate is proven in double
+    Two runs read the same inputs, from different starts. If the result has a rate r and the ``scaling`` d,
+    the difference δ of their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for
+    every input whose entries are at most ``input_bound``. So after k steps each unit differs by at most
+    :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. The rate is proven in double
     precision for the weights as they are stored; the rounding errors of the network itself are not included.
 
     The rate holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not

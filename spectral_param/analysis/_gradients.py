@@ -42,8 +42,8 @@ def gradient_norms(
 
     Args:
         rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction and any number of
-            layers: RNN, LSTM, GRU, ``BlockRNN`` and the networks built from it. It is run in evaluation mode.
-            h is the state of its last layer.
+            layers: RNN, LSTM, GRU, ``BlockRNN`` and the networks built from it. The module is run in
+            evaluation mode. h is the state of its last layer.
         x: Inputs as the module takes them, batched or not.
         hx: Initial state; None, the default, is zeros.
         wrt: ``"input"``, the default, for x_t, or ``"state"`` for h_t.
@@ -161,8 +161,8 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
     The theorem assumes :math:`‖W^{(S)}‖_2 < 1`. The bounds hold without this assumption, but then they do not
     go to zero. A spectral radius below 1 does not imply a norm below 1: the short-term block of an ENRNN
     usually has a larger norm, and the bounds then say little. The bounds also hold for other activations with
-    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. They do not hold in every norm,
-    because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
+    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. The bounds do not hold in every
+    norm, because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
 
     Args:
         W: Recurrent matrix of the block, ``(..., k, k)``.

@@ -21,7 +21,7 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     norm crosses a level just above the largest norm found (Bruinsma and Steinbuch, 1990), which finds small
     peaks of nearly constant responses. The result is the norm at a frequency; up to a relative 1e-10 it is
     the largest norm. Rounding adds an error about as large as the change of the norm when entries of A change
-    by a rounding error of the largest entry: for digital filters of order 12, whose poles are close to each
+    by a rounding error of the largest entry. For digital filters of order 12, whose poles are close to each
     other and to the circle, the result was up to 3e-4 too large. The formulas stand above the code in
     ``spectral_param/functional/_h_infinity.py``.
 

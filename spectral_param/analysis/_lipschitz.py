@@ -63,7 +63,7 @@ def lipschitz(
 
     Raises:
         ValueError: If there is a module without a proven or a stated constant; if a module is in training, or
-            has hooks or its own ``forward``; if a stated constant is no number ≥ 0, or of no module that
+            has hooks or its own ``forward``; if a stated constant is no number ≥ 0, or is for no module that
             counts; if the model refuses inputs of ``input_shape``; if ``steps`` are given for ``"norms"``, or
             for more than 2,000 units.
 

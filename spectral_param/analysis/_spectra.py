@@ -79,8 +79,8 @@ def singular_values(W: Tensor) -> Tensor:
 def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     r"""Return Henrici's departure from normality, :math:`\sqrt{‖W‖_F^2 - \sum_i |λ_i|^2}`.
 
-    It is 0 exactly for normal matrices, such as orthogonal and symmetric ones. Their eigenvectors can be
-    chosen orthogonal, so the eigenvalues alone determine the norms of the powers. The departure is the
+    The departure is 0 exactly for normal matrices, such as orthogonal and symmetric ones. Their eigenvectors
+    can be chosen orthogonal, so the eigenvalues alone determine the norms of the powers. The departure is the
     Frobenius norm of the strictly triangular part of the Schur form, which nnRNN trains.
 
     Source: P. Henrici, "Bounds for iterates, inverses, spectral variation and fields of values of non-normal

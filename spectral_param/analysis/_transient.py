@@ -98,9 +98,9 @@ def kreiss_constant(W: Tensor) -> Tensor:
 
     The supremum is searched for on a grid that includes the directions of the eigenvalues, then by the method
     of Nelder and Mead from the best few points. The ratio at every point is a lower bound on the supremum,
-    and so on the growth. Points within 1e-6 of the unit circle are not tried, so growth that takes more than
-    a million steps is only partly seen. The cost is some thousand singular value decompositions of complex
-    matrices: about a second for n = 64.
+    and hence on the growth. Points within 1e-6 of the unit circle are not tried, so growth that takes more
+    than a million steps is only partly seen. The cost is some thousand singular value decompositions of
+    complex matrices: about a second for n = 64.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. A spectral

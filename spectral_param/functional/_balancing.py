@@ -28,9 +28,9 @@ only. The last steps multiply W itself, because a g of size 60 has an error of 6
 The derivative: one elimination without cancellation
 ----------------------------------------------------
 A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, with a and b such that all sums of rows
-and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition is
-:math:`a = W(G - 1 b^T)` by rows. The second condition says that b is the least-squares fit of :math:`b_j -
-b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
+and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition
+gives :math:`a_i = \sum_j W_{ij} (G_{ij} - b_j)`. The second condition says that b is the least-squares fit of
+:math:`b_j - b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
 
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 

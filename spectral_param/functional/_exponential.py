@@ -193,7 +193,7 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for every norm.
 
     For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
-    rotations. The derivatives are those of :func:`exponential`, with an error proportional to the norm.
+    rotations. The derivatives come from :func:`exponential`, with an error proportional to the norm.
     """
     return apply(_evaluated_skew, exponential, A)
 

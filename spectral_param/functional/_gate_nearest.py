@@ -40,7 +40,7 @@ _NAME = "contracting_"
 # Number of sweeps for each d (starting from the slopes for the previous d), and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
-# Largest \|log d\|: the condition of a proof stays below 1e10.
+# Largest \|log d\|, so that the condition of d stays below 1e10.
 _REACH = 11.5
 # Recurrent weights are scaled further by 1 minus these numbers, tried in order: stacked layers that all reach
 # a rate have a slightly larger common rate.
@@ -251,7 +251,7 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
         (i, f, g, o), _, argument = parts(X, log_d)
         held = torch.sigmoid(argument)
         R = _largest(i / 4, g) + (1 + argument.clamp(max=50).exp()) * f / 4
-        # For a gate that reaches the rate: a number larger than any rate, increasing with the gate.
+        # h for a gate that reaches the rate: a number larger than any rate, which increases with the gate.
         outside = 1e3 + argument + R
         return torch.where(held < rate, rate * R / (rate - held).clamp(min=1e-9) + o / 4, outside)
 

@@ -24,8 +24,8 @@ autograd would store n matrices of n x n entries. So K consecutive layers are fi
 all groups at once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order
 the coordinates are cut into windows of 2K. The rotations of K layers that depend on one window alone form a
 triangle, which loses one coordinate per layer at either end; the others form triangles around the ends of the
-windows. In both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x
-2K or 2^K x 2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+windows. In both orders K layers become one or two products with a block-diagonal matrix of blocks 2K x 2K or
+2^K x 2^K. This takes 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
 
 The inverse: from a matrix to its rotations
 -------------------------------------------

@@ -67,8 +67,8 @@ class BlockRNNCell(ConstrainedCell):
         input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
             U is the identity and not trained; m must be the hidden size.
         init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations.
-            (Unconstrained blocks and those of other libraries start as random rotations with ``"paper"``,
-            too.) Or a tensor, or a function that fills W in place.
+            (Unconstrained blocks, and blocks with parametrizations of other libraries, start as random
+            rotations with ``"paper"``, too.) Or a tensor, or a function that fills W in place.
         device: Device of the parameters.
         dtype: Dtype of the parameters. With a complex dtype the state is complex, and real input is
             converted.

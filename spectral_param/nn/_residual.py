@@ -87,10 +87,10 @@ class Residual(nn.Module):
 
         The fixed point iteration :math:`x ← y - f(x)` finds x. Its rate r, the constant of f by
         :func:`spectral_param.analysis.lipschitz` with ``method="norms"``, is proven anew in each call, since
-        weights change. After at most :math:`\log(4ε/(1 - r))/\log r` iterations, for the ε of the dtype, the
-        error :math:`‖\hat x - x‖` of each event is at most :math:`8ε/(1 - r)` times :math:`‖x‖ + ‖y‖`, if f
-        itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once it stands
-        still.
+        weights change. At most :math:`\log(4ε/(1 - r))/\log r` iterations are taken, for the ε of the dtype.
+        The error :math:`‖\hat x - x‖` of each event is then at most :math:`8ε/(1 - r)` times :math:`‖x‖ +
+        ‖y‖`, if f itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once
+        it stands still.
 
         Gradients with respect to y and to the parameters of f are derivatives of the solution. They take no
         memory for the iterations, and exist in any order, in reverse mode. The computation is in the
