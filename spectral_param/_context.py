@@ -93,8 +93,9 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    Used before choices by values: in a read (``Parametrization.forward``), ``_map.apply``, the choice of a
-    recurrence's path, for large tangents, and in the check that an argument is skew.
+    Callers ask this before a choice that depends on values: in a read (``Parametrization.forward``),
+    ``_map.apply``, the choice of a recurrence's path, for large tangents, and in the check that an argument
+    is skew.
     """
     return plain(*tensors) is not None
 
@@ -136,7 +137,7 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
 def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), (..., n, m) -> (..., n, m)
     """Return A⁻¹B. Where A is singular the result is not finite, or with ``check`` an error is raised.
 
-    PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it takes for
+    PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it treats as
     constant. Reverse mode over forward mode is then wrong: in ``grad(jvp(f))`` for f = ‖A⁻¹B‖² a term is
     missing (torch 2.13). ``lu_factor_ex`` and ``lu_solve`` below are differentiated correctly, but take
     longer.

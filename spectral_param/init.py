@@ -352,7 +352,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
 
 
 def _tensor_of(array: Array, name: str) -> Tensor:
-    """Return a copy, in native order of bytes, of an array that is to be written to."""
+    """Return a copy, in native byte order, of an array that is to be written to."""
     if not array.flags.writeable:
         raise ValueError(
             f"{name}: expected an array that can be written to, got a read-only one. Pass array.copy()."
@@ -383,8 +383,8 @@ def contracting_(
         input_bound: The largest entry of an input; None for any inputs, which is possible for a GRU with the
             rate 1.
         method: ``"scale"``, the default, multiplies all recurrent weights of a layer and direction by one
-            factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches the member of
-            the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
+            factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches for the member
+            of the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
             themselves, and so do input weights and biases of its update or forget gate. The set is not
             convex, so the result is a local optimum. The search takes some seconds for 64 units.
 

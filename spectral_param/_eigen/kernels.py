@@ -63,7 +63,7 @@ class KernelFollower(Follower):
 
         Args:
             K: Kernels ``(..., o, i, *Q)`` of stride 1, see :func:`spectral_param._eigen.symbol.phases`. The
-                caller does not change them any more.
+                caller does not change them afterwards.
             axes: Number of spatial dimensions.
         """
         # Values and proofs are in double precision.

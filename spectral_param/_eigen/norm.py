@@ -328,7 +328,7 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Ritz] | None) -> 
 def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
     """Return the norm as a pair and a bound, from the leading Ritz vector and a bound of σ².
 
-    V is orthonormal up to some rounding errors, by which value and bound may be too small. The Rayleigh
+    V is orthonormal up to some rounding errors, so value and bound may be too small by as much. The Rayleigh
     quotient of the vector, in double precision, is free of these errors.
     """
     v = ritz_vectors(V, ritz, 1)[:, 0]

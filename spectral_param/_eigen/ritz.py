@@ -194,7 +194,7 @@ def basis(values: Array, vectors: Array, real: bool) -> Array:
     """
     order = np.argsort(-np.abs(values), kind="stable")
     if real:
-        # The first of each conjugate pair; LAPACK puts both next to each other.
+        # Keep the first of each conjugate pair; LAPACK puts both next to each other.
         kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:

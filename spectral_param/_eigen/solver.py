@@ -214,7 +214,7 @@ class NormFollower(Follower):
 
         Args:
             T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
-                The caller does not change them any more.
+                The caller does not change them afterwards.
         """
         if T.shape[-1] < self.least_size:
             pair = leading_pair(T)

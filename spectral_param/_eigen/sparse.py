@@ -169,7 +169,7 @@ LARGE = 20_000
 
 
 def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
-    """Return the function x -> T^k x. The power is not formed: products with T are cheap beside the basis."""
+    """Return the function x -> T^k x. T^k is not formed: products with T cost little beside the basis."""
 
     def times(x: Array) -> Array:
         if x.ndim > 1:  # A single column stays in the cache.
@@ -223,7 +223,7 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
 
 
 def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return converged Ritz values, largest first, and vectors; of a conjugate pair, the half with Im > 0."""
+    """Return converged Ritz values, largest first, and vectors; of conjugate pairs, those with Im > 0."""
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
     start = rng.standard_normal(n).astype(T.dtype)

@@ -49,12 +49,12 @@ _WELL_KNOWN = 1e-6
 
 
 def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, optimizer: Optimizer) -> Kind:
-    """Return the step of a weight; None takes "tangent" where the set has it and the optimizer needs it.
+    """Return the step of a weight; for None, "tangent" if the set has it and the optimizer needs it.
 
     X are members of the set, as the matrices of the weight.
 
     Raises:
-        ValueError: If the step that is asked for does not keep the weight in its set, or stops it elsewhere
+        ValueError: If the requested step does not keep the weight in its set, or stops it elsewhere
             than at a minimum.
     """
     is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)

@@ -1,8 +1,8 @@
 r"""The recurrence with a named activation: its forward and backward pass over a whole sequence.
 
-Both passes work in place, on one short segment of the sequence after the other. So all temporary tensors of a
-segment stay in the cache, and only the states take memory for all steps. A small real network runs in numpy,
-see :mod:`spectral_param._recurrence.short`.
+Both passes work in place, on short segments of the sequence, one after the other. So all temporary tensors of
+a segment stay in the cache, and only the states take memory for all steps. A small real network runs in
+numpy, see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):

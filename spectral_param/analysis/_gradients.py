@@ -102,7 +102,7 @@ def loss_gradient_norms(
 
     Args:
         rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction, whose output is the
-            state of its last layer. It is run in evaluation mode.
+            state of its last layer. The module is run in evaluation mode.
         x: Inputs as the module takes them, batched or not.
         loss: Function of the module's output that returns one real number. Each norm belongs to one sequence,
             so a mean over the batch divides the norms by the batch size.

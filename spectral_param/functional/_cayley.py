@@ -66,7 +66,7 @@ _TAME = 64.0
 # Largest ‖T‖_F² for which numpy's path is taken.
 _SQUARES = 1e30
 # The limit of the condition for a solve in double precision with a result in single precision. The error of
-# its gradient grows as the square of the condition.
+# the gradient grows as the square of the condition.
 _TAME_IN_DOUBLE = 1e5
 
 
@@ -295,7 +295,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
-    # Each read of a weight runs this line, so for host tensors it skips the search for double precision.
+    # Each read of a weight runs this line, so host tensors skip the search for double precision.
     return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)
 
 

@@ -80,7 +80,7 @@ def check_bool(value: object, name: str) -> None:
 
 
 def check_time(radius: object, abscissa: object) -> None:
-    """Raise if both a bound for discrete time and one for continuous time are given."""
+    """Raise if bounds for both discrete and continuous time are given."""
     if radius is not None and abscissa is not None:
         raise ValueError(
             f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take radius "

@@ -86,7 +86,7 @@ class Scaling(NamedTuple):
     """Diagonal coordinates of a matrix.
 
     Attributes:
-        log: d, ``(n,)``, with the mean of its largest and least entry 0.
+        log: d, ``(n,)``; the mean of its largest and least entry is 0.
         size: A bound of ‖A‖, or of μ(A), that is at most n/t above the least; see the top of the file.
     """
 

@@ -26,9 +26,9 @@ Gradients
 ---------
 With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives the gradients λ of c, with
 λ = D(Wᵀλ + g), and λzᵀ of W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D
-for φ. D is the inverse of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Wᵀ has its numerical
-range in the coordinates Θ⁻¹. So the same iteration converges. A gradient h of λ gives the gradients μ of g,
-with μ = D(Wμ + h), μλᵀ of Wᵀ, and (Wμ + h)∘(Wᵀλ + g) of D.
+for φ. D is the inverse of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Θ⁻¹WᵀΘ has the
+numerical range of ΘWΘ⁻¹. So the same iteration converges. A gradient h of λ gives the gradients μ of g, with
+μ = D(Wμ + h), μλᵀ of Wᵀ, and (Wμ + h)∘(Wᵀλ + g) of D.
 """
 
 from __future__ import annotations

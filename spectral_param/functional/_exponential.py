@@ -7,11 +7,11 @@ The norm is the 1-norm. For a skew-symmetric A a bound of the spectral norm, com
 instead. This bound is up to √n times smaller, and so needs fewer squarings, each of which doubles the
 rounding error.
 
-``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
-degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
-a recurrence raises it to high powers. Its backward pass computes the exponential of a matrix of twice the
-size, which is eight times the work; the backward pass of the products below is twice the work of the forward
-pass.
+``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, its
+polynomial of degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5
+in float32, and a recurrence raises the matrix to high powers. Second, its backward pass computes the
+exponential of a matrix of twice the size, which is eight times the work; the backward pass of the products
+below is twice the work of the forward pass.
 """
 
 from __future__ import annotations

@@ -182,7 +182,8 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    parity = (time + 1) % 2  # At time 0 the last layer acts, on the pairs (1,2), (3,4), …, from 0.
+    # At time 0 the last layer acts, on the pairs (1,2), (3,4), …; coordinates are counted from 0.
+    parity = (time + 1) % 2
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
     first = torch.minimum(place, partner)
@@ -220,7 +221,7 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
 
 
 def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the two factors of each row of a rotation: of the row's own coordinate and of the partner.
+    """Return the two factors in each row of a rotation: for the row's own coordinate and for its partner.
 
     The table lists the first coordinates of all r rotations, then the second ones, then one entry for
     coordinates that are not rotated.

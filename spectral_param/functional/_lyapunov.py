@@ -273,8 +273,8 @@ def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
 
-    V does not depend on the size of S, but the steps of an optimizer relative to S do. S gets the mean square
-    of the identity.
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. So S gets the
+    Frobenius norm of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
     K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))

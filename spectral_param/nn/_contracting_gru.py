@@ -217,9 +217,9 @@ class ContractingGRU(SequenceLayer):
     Two states h, h' of a layer that read the same inputs approach each other: for a vector d > 0 that is
     trained with the weights, :math:`\max_i |h_i - h'_i|/d_i` shrinks by the rate in each step, whatever
     the inputs, the weights and the biases are and become in training. Each layer of a stack and each
-    direction contracts at the rate, given what it reads; see :func:`spectral_param.analysis.contraction`,
-    which returns d. Gradients with respect to states do not explode. The proof does not hold if the output is
-    fed back into the input.
+    direction contracts at the rate, whatever its inputs are; see
+    :func:`spectral_param.analysis.contraction`, which returns d. Gradients with respect to states do not
+    explode. The proof does not hold if the output is fed back into the input.
 
     Rows of the recurrent weights are scaled down, and the argument of the update gate is clamped from above;
     :class:`ContractingGRUCell` has the equations. The proof is for starts in the cube :math:`|h_i| ≤ 1`,

@@ -90,7 +90,7 @@ class Residual(nn.Module):
         weights change. At most :math:`\log(4ε/(1 - r))/\log r` iterations are taken, for the ε of the dtype.
         The error :math:`‖\hat x - x‖` of each event is then at most :math:`8ε/(1 - r)` times :math:`‖x‖ +
         ‖y‖`, if f itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once
-        it stands still.
+        only rounding errors change x.
 
         Gradients with respect to y and to the parameters of f are derivatives of the solution. They take no
         memory for the iterations, and exist in any order, in reverse mode. The computation is in the

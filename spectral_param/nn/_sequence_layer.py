@@ -107,8 +107,8 @@ class SequenceLayer(nn.Module):
             input: ``(time, batch, input_size)``, ``(batch, time, input_size)`` with ``batch_first``,
                 unbatched ``(time, input_size)``, or a ``PackedSequence``.
             hx: Initial states ``(layers · directions, batch, hidden_size)``, or of the shape that the class
-                says, without ``batch`` for unbatched input. None, the default: zeros, or the start that the
-                class trains.
+                documents, without ``batch`` for unbatched input. None, the default: zeros, or the start that
+                the class trains.
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
