@@ -254,7 +254,7 @@ def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
     return shape if kind in _KEEP or kind in KEEP or slopes(module) is not None else None
 
 
-# Layers that do nothing in evaluation; layers, besides activations, that keep the shape.
+# Layers that do nothing in evaluation mode; layers, besides activations, that keep the shape.
 NEUTRAL = (nn.Identity, *_RANDOM)
 _KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax)
 

@@ -141,7 +141,7 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
 
 
 def _by_gram(G: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
-    """Return T_j(2G/s² - 1) X by products of G."""
+    """Return T_j(2G/s² - 1) X by products with G."""
     G = G * (4 / s**2)
     G.diagonal().sub_(2)
     before, X = X, (G @ X) / 2

@@ -229,7 +229,7 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         if gap_ratio <= 1:
             return _norm(image, *_precise(T, v, square, narrow, square, upper))
         v = image
-        # Each further step reduces the gap by a smaller factor than this step.
+        # Each further step divides the gap by a smaller number than this step does.
         if not gap_ratio * (gap_ratio / before) ** left <= 1:
             break
         before = gap_ratio

@@ -35,7 +35,7 @@ the residual of the left Ritz vector. A z outside the spectrum of A is an eigenv
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
-The entries of D⁻¹F have at most the moduli of the entries of a matrix of rank one, whose only nonzero
+The moduli of the entries of D⁻¹F are at most the entries of a matrix of rank one, whose only nonzero
 eigenvalue is
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)

@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``. For plain tensors, float64 on the host, which makes choices by σ.
+        value: σ, shape ``(...)``. For plain tensors, float64 on the host, where choices by σ are made.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 

@@ -40,7 +40,7 @@ _EXPECTED = (
 
 
 class _Part(NamedTuple):
-    """A module with its own states, as layers and directions."""
+    """The weights of a module with its own states, by layer and direction."""
 
     layers: list[list[Weights]]
     is_cell: bool

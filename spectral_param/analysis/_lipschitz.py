@@ -48,7 +48,7 @@ def lipschitz(
     results. They raise an error, whose message says how to state a constant.
 
     Args:
-        model: The network, in evaluation: ``model.eval()``.
+        model: The network, in evaluation mode: ``model.eval()``.
         constants: Constants that you state, by the names of ``model.named_modules()``, the model itself being
             ``""``. Modules inside such a module are not looked at.
         method: ``"norms"``, the default, which takes less time, or ``"lmi"``.

@@ -159,7 +159,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
 def _pull_back(
     G: Tensor, W: Tensor, X: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
 ) -> Tensor:
-    """Return the gradient, as the formulas at the top."""
+    """Return the gradient by the formulas at the top."""
     K, _ = X.split([X.shape[-1], 1], dim=-2)
     T = lyapunov.solved(L, G * ratios)
     if size is not None:

@@ -283,7 +283,7 @@ def _followed(
     n = len(d)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
-        """Return (1) for x = (d, u), A and the factor."""
+        """Return the value (1) at x = (d, u), and A with its factor."""
         found = barrier.factor(x[:n], float(x[n])) if abs(x[:n]).max() < c else None
         if found is None:
             return math.inf, None, x

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Originals, the distance of their image from the wanted matrix, and whether it is small enough."""
+    """Originals, the distance of their image from the wanted matrix, and whether this distance is small."""
 
     originals: Any
     error: float

@@ -179,7 +179,8 @@ class BlockRNN(SequenceLayer):
     Args:
         input_size: Number of features m of the input.
         blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
-            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies.
+            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies of the
+            parametrizations.
         num_layers: Number of layers. Each layer reads the states of the layer before.
         coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
             default: none. ``True``: all, as in :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)``
