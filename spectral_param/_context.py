@@ -1,4 +1,4 @@
-"""What surrounds a computation, and how to stay exact in it: autocast, TensorFloat-32, graphs, transforms.
+"""The surroundings of exact computations: autocast, TensorFloat-32, graphs and transforms.
 
 Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
 values decide between paths, only for *plain* tensors (:func:`plain`).

@@ -2,18 +2,18 @@ r"""Lipschitz constants of layers in the 2-norm, each proven for every input.
 
 Activations
 -----------
-A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The Jacobian
-of softmax, diag(p) - ppᵀ, has as its quadratic form the variance of a variable with the values x_i: for ‖x‖ =
-1 at most (max x_i - min x_i)²/4 ≤ 1/2. The Jacobian of the logarithm of softmax, I - 1pᵀ, is a projector, as
-its square shows. So its norm is the norm of the complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. ‖p‖ < 1 comes near
-1 where one class prevails, so √n is the constant.
+A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The quadratic
+form of the Jacobian of softmax, diag(p) - ppᵀ, is the variance of a variable with the values x_i: for ‖x‖ = 1
+this is at most (max x_i - min x_i)²/4 ≤ 1/2. The Jacobian of the logarithm of softmax, I - 1pᵀ, is a
+projector, as its square shows. So its norm is the norm of the complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. ‖p‖ <
+1 comes near 1 where one class prevails, so √n is the constant.
 
 Pooling
 -------
 If each pixel lies in at most m windows, ‖max(x) - max(y)‖² ≤ Σ_windows max |x_i - y_i|² ≤ m ‖x - y‖². Along
 an axis of kernel k, stride s and dilation d these are ⌈k / (s / gcd(s, d))⌉ windows. A mean over k pixels
 with stride s is a convolution with the kernel 1/k, whose taps fall into s phases. As they are positive, its
-symbol is largest at the frequency 0, where the norm is sqrt(Σ q²)/k for the numbers q of taps of the phases.
+symbol is largest at the frequency 0, where the norm is sqrt(Σ q²)/k, with q the number of taps of each phase.
 """
 
 from __future__ import annotations

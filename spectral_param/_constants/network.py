@@ -234,7 +234,7 @@ def _does_the_same(module: Any) -> bool:
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return all children with their names; a child that occurs twice is returned twice."""
-    parts = module.named_modules(remove_duplicate=False)  # A part may stand there twice.
+    parts = module.named_modules(remove_duplicate=False)  # A part may occur twice.
     return [(name, part) for name, part in parts if name and "." not in name]
 
 

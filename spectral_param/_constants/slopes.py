@@ -27,7 +27,7 @@ Slopes = tuple[float, float]
 
 
 class UnknownConstantError(ValueError):
-    """No constant of a known layer is proven; the message is what was expected."""
+    """No constant of a known layer is proven; the message says what was expected."""
 
 
 def slopes(module: nn.Module) -> Slopes | None:
@@ -100,7 +100,7 @@ _SLOPES: dict[type[nn.Module], Slopes | Callable[[Any], Slopes]] = {
     nn.Mish: (LEAST_MISH, MISH),
     nn.Sigmoid: (0.0, 0.25),
     nn.LogSigmoid: _UNIT,
-    nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6, rounded up from single precision, which kernels have.
+    nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6 as kernels round it in single precision, rounded up.
     nn.Tanh: _UNIT,
     nn.Hardtanh: _UNIT,
     nn.Hardswish: (-0.5000001, 1.5),  # Kernels in single precision round 1/6.

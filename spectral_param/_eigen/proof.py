@@ -14,8 +14,8 @@ freedom. For p = 16 it is below τ² = 0.65² with probability
 
 (less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
 most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
-factor c: the probability of ‖Mz‖ < ‖M‖/c for all p columns z is below (√(2/π)/c)^p, 3.2e-16 for p = 4 and c =
-6000, and the same for half as many complex columns.
+factor c: the probability of ‖Mz‖ < ‖M‖/c for all p columns z is below (√(2/π)/c)^p. This bound is 3.2e-16 for
+p = 4 and c = 6000, and also holds for half as many complex columns.
 
 Any matrices
 ------------

@@ -241,7 +241,7 @@ def _part(active: Any, i: int) -> Any:
 
 
 def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callable[[], R]:
-    """Return a closure that afterwards makes the gradients tangent to the sets, by ``along``."""
+    """Return a closure that calls ``closure``, and then makes the gradients tangent by ``along``."""
 
     @functools.wraps(closure)
     def wrapped() -> R:

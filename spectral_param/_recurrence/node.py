@@ -83,7 +83,7 @@ def plan_for(
 
 
 def _around(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return the context of a backward pass or an operator: reflections need all digits of products."""
+    """Return the context of a backward pass or an operator; only reflections need all digits of products."""
     return precise(like) if isinstance(plan, delta_chunks.Plan) else autocast_off(like)
 
 

@@ -42,13 +42,13 @@ this eigenvalue is largest where 1 - 2aλg - acλ²g² = 0 for a = ¼(β - α)²
 
 where it is 1/(s²g). Hence M⁺ ≥ I/(s²g): up to rounding this choice is at most the product of norms and
 slopes. N > 0 needs 1 + αβλg > 0, which is |α + β|/(β - α) here. For slopes that are symmetric, α = -β, N is
-singular at this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened: to
-symmetric ones where |α + β| is small beside β - α, and where β - α is small.
+singular at this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened. They are
+made symmetric where |α + β| is small beside β - α, and are widened where β - α is small.
 
 Scales
 ------
 Units may be scaled, v_k → c v_k, W_k → c W_k, W_{k+1} → W_{k+1}/c; slopes stay. Here c is the power of two
-for which Λ is about 1. So nothing overflows, and the scales are an exponent of the result.
+for which Λ is about 1. So nothing overflows, and the scales enter the result as an exponent.
 
 A wide first map
 ----------------
@@ -69,8 +69,8 @@ is subtracted, too.
 
 Sources: Fazlyab, Robey, Hassani, Morari and Pappas, "Efficient and accurate estimation of Lipschitz constants
 for deep neural networks" (NeurIPS 2019), have one matrix inequality for all layers; Xu and Sivaranjani,
-"ECLipsE: efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), the
-chain.
+"ECLipsE: efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), have
+the chain.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ from torch import Tensor
 from spectral_param._matrices import decomposed
 
 _EPS = torch.finfo(torch.float64).eps
-# Slopes [α, β] become symmetric if |α + β| is less than the first part of β - α; β - α becomes at least the
-# second part of the largest slope.
+# Slopes [α, β] become symmetric if |α + β| is less than the first number times β - α; β - α becomes at least
+# the second number times the largest slope.
 _SYMMETRIC, _RANGE = 1e-3, 1e-2
 # By how much λ is below (6): for symmetric slopes, whose N is singular at (6), and for others.
 _BELOW_SYMMETRIC, _BELOW = 1e-6, 0.0

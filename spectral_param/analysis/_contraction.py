@@ -70,9 +70,9 @@ def contraction(
     The rate holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not
     leave, and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in
     a row are compared together, in one norm; where several layers have the largest rate, the result exceeds
-    this rate by about 1e-6. With two directions, each direction of each layer has the rate, given what it
-    reads: for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})`
-    with a number C.
+    this rate by about 1e-6. With two directions, each direction of each layer has the rate for equal inputs.
+    So for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a
+    number C.
 
     Without ``input_bound``, inputs can hold an update gate that reads them at 1 for any number of steps, so a
     GRU has the rate 1 at best; an LSTM has no rate. A :class:`spectral_param.nn.ContractingGRU` needs no

@@ -12,8 +12,8 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
     r"""Return the H∞ norm, or L2 gain, of :math:`x^+ = Ax + Bu,\; y = Cx + Du`.
 
     The H∞ norm is the largest norm of :math:`C(zI - A)^{-1}B + D` over the unit circle, in continuous time
-    over the imaginary axis; and the least γ with :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for all inputs, from
-    x = 0.
+    over the imaginary axis. This norm is also the least γ with :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for
+    all inputs, from x = 0.
 
     The norm is found from below, in two ways. First, frequencies are bisected with an inequality for rational
     functions that tells which intervals may hold a larger norm, however stiff the system or lightly damped a
@@ -27,7 +27,7 @@ def h_infinity(A: Any, B: Any = None, C: Any = None, D: Any = None, dt: float | 
 
     Args:
         A: ``(n, n)``, a tensor or array; of shape (0, 0) for a constant D. Or a system: of scipy
-            (``StateSpace``, ``dlti``, ``lti``), of python-control, or whatever has the attributes ``A``,
+            (``StateSpace``, ``dlti``, ``lti``), of python-control, or any object with the attributes ``A``,
             ``B``, ``C``, ``D`` and ``dt``.
         B: ``(n, m)``.
         C: ``(p, n)``.

@@ -369,7 +369,7 @@ def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
 
 
 def _check_result(value: object, name: str, is_result: bool, call: str) -> None:
-    """Raise unless a plot got a result of the analysis, which a weight is not."""
+    """Raise unless a plot got a result of the analysis, not a weight."""
     if not is_result:
         got = described(value)
         raise ValueError(f"{name}: expected what analysis.{call} returns, got {got}. Pass that result.")

@@ -53,7 +53,8 @@ from torch import Tensor
 
 # Largest difference of entries of tT for the first t.
 _FIRST_RANGE = 8.0
-# Ranges of a step below which the whole step is taken; t doubles; each step squares the error.
+# Ranges of a step: below the first the whole step is taken, below the second t doubles, below the third each
+# step squares the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
 # Largest number of steps on the host; number of steps on a device. A search for the worst logits found one
 # that needs 35 steps, for n = 64.

@@ -205,7 +205,7 @@ def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tens
 def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
     """Yield upper triangular T for which TᵀT may prove a gain of 1.
 
-    The first ones solve the bounded real Riccati equation with an additional output √ε x. Without this
+    The first T solve the bounded real Riccati equation with an additional output √ε x. Without this
     output, P would be singular if y does not depend on some state. For a small enough ε the gain to both
     outputs is at most 1.
 

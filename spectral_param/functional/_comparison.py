@@ -14,8 +14,8 @@ or (Qv)_i if this ν > 1.)
 A network without gates, slopes in [-1, 1]: P = (\|U\|, \|W\|) with the recurrent matrix U and the input
 matrix W.
 
-GRU (``_gru_growth.py`` has the Jacobian): with A = (\|U_z\|, \|W_z\|) and C = (\|U_n\|, \|W_n\|) +
-¼ diag(q) (\|U_r\|, \|W_r\|), and update gates of at most z̄, g is z̄ d + (1 - z̄) f with
+GRU (``_gru_growth.py`` has the Jacobian): let A = (\|U_z\|, \|W_z\|) and C = (\|U_n\|, \|W_n\|) +
+¼ diag(q) (\|U_r\|, \|W_r\|), and let the update gates be at most z̄; then g is z̄ d + (1 - z̄) f with
 f = max z̄ (1 + ν) A v + (1 - ν²) C v. At rates r <= 1 smaller z fulfil g(d) <= r d, too, since (r - z)/(1 -
 z) falls and z (1 + ν) A v rises with z. If z̄ = 1 (for instance without a bound of the input), f(v) <= d
 proves the rate 1: then g is max(d, f).

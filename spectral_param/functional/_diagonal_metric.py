@@ -252,8 +252,8 @@ def _nearest(
     The norm is least for the Θ of largest condition, but this condition multiplies rounding errors of the
     original. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
     cancel in C. So smaller conditions and some margins are tried, too. Attempts are compared by the image of
-    the rounded original: by its distance from V, and by its distance from ``meant``, the error if the image
-    is assigned again.
+    the rounded original: by its distance from V, and by its distance from ``meant``, which is the error if
+    the image is assigned again.
     """
     exact = torch.from_numpy(V)
     least, enough = search

@@ -98,7 +98,7 @@ def solved(problem: Problem, c: Tensor, resolvent: Entrywise, u: Tensor) -> Foun
         problem: V, α and the limit.
         c: ``(rows, n)``.
         resolvent: (I + αF)⁻¹.
-        u: The start; to start from a z, z + α(Wz + c - z).
+        u: The start; to start from a z, pass z + α(Wz + c - z).
     """
     V, alpha, limit = problem
     shift, z, count = alpha * c, resolvent(u), 0

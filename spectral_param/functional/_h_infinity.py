@@ -113,7 +113,7 @@ def _minimal(system: System, continuous: bool) -> System:
 
 
 def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
-    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …, by doubling the number of terms of a root."""
+    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …; each step doubles the number of terms."""
     L = np.zeros((len(A), len(A)))
     more = B
     for _ in range(_DOUBLINGS):

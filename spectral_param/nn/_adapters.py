@@ -182,7 +182,7 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
             such as ``"*.self_attn"`` or ``"*"``. Weights of ``Linear``, of convolutions and of
             ``MultiheadAttention`` are adapted.
         block_size: Rows b of a block of R; it must divide the number of outputs. A weight of m outputs trains
-            m(b - 1)/2 numbers, and each read multiplies it by R. The default is 32, as in PEFT's OFT.
+            m(b - 1)/2 numbers, and each read multiplies the weight by R. The default is 32, as in PEFT's OFT.
             ``None`` is one block for all outputs.
 
     Returns:
@@ -198,7 +198,7 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
 
     Sources: Qiu et al., "Controlling Text-to-Image Diffusion by Orthogonal Finetuning" (NeurIPS 2023), and
     for blocks Liu et al., "Parameter-Efficient Orthogonal Finetuning via Butterfly Factorization" (ICLR
-    2024). There R multiplies the inputs; here, the outputs. R is a Cayley transform, see
+    2024). In these papers R multiplies the inputs; here, the outputs. R is a Cayley transform, see
     :func:`spectral_param.functional.cayley`: half a turn is approached, not reached.
     """
     check_module(model, "model")

@@ -217,7 +217,7 @@ class ContractingGRU(SequenceLayer):
     Two states h, h' of a layer that read the same inputs approach each other: for a vector d > 0 that is
     trained with the weights, :math:`\max_i |h_i - h'_i|/d_i` shrinks by the rate in each step, whatever
     the inputs, the weights and the biases are and become in training. Each layer of a stack and each
-    direction contracts at the rate, whatever its inputs are; see
+    direction contracts at the rate for equal inputs; see
     :func:`spectral_param.analysis.contraction`, which returns d. Gradients with respect to states do not
     explode. The proof does not hold if the output is fed back into the input.
 

@@ -129,9 +129,9 @@ class Residual(nn.Module):
             method: ``"exact"``, the default, computes the Jacobian, by n products with its transpose, and
                 factors it: for events of up to a few hundred numbers. ``"series"`` is random, with the exact
                 value and the exact gradient as its means, for large events: it takes 4 products and then, on
-                average, 1/(1 - r) more, for the constant r of f. A smaller r makes it faster and less noisy.
-                The number of products is drawn once in a call, from torch's generator of the host, and the
-                directions for each event.
+                average, 1/(1 - r) more, for the constant r of f. A smaller r makes this method faster and
+                less noisy. The number of products is drawn once in a call, from torch's generator of the
+                host, and the directions for each event.
 
         Returns:
             ``(events,)``.

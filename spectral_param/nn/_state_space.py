@@ -155,7 +155,8 @@ class StateSpaceCell(PicklableModule):
         """Initialize again as in the constructor, for instance after ``to_empty``."""
         if self.bias is not None:
             self.bias.zero_()
-        if self.gain is None or not is_parametrized(self, "weight"):  # Else its constraint restarts it.
+        # A weight of certified gain is restarted by its constraint.
+        if self.gain is None or not is_parametrized(self, "weight"):
             self._take(self._fresh())
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -235,9 +236,9 @@ class StateSpace(SequenceLayer):
 
     The module has the interface of :class:`torch.nn.RNN`; many time steps are computed in parallel. With
     ``gain=γ`` the whole module maps two sequences of inputs whose difference has the norm δ, over all times,
-    to outputs that differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ
-    to outputs of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of
-    layers multiply; each layer has the same share. Two directions side by side multiply the gain by √2.
+    to outputs that differ by at most γδ, from the same initial states. Without bias the module maps inputs of
+    norm δ to outputs of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains
+    of layers multiply; each layer has the same share. Two directions side by side multiply the gain by √2.
     Rounding in the forward pass, and dropout in training, which scales by 1/(1 - p), are not included.
 
     Args:
