@@ -1,7 +1,7 @@
 r"""The distance within which no input changes the class.
 
 If the difference of the outputs i and j changes by at most c_ij times the distance of two inputs, no input
-nearer than min_j (l_i - l_j)/c_ij changes the largest logit i. Two logits together change by at most √2 L.
+nearer than min_j (l_i - l_j)/c_ij changes the largest logit i. A constant L of the network gives c_ij = √2 L.
 With the rows w_i of the last layer and the constant K of all layers before it, c_ij = K ‖w_i - w_j‖; by the
 matrix inequality (4) of :mod:`spectral_param.analysis._chain`, c_ij² is the form (e_i - e_j)ᵀ K (e_i - e_j).
 """
