@@ -269,7 +269,7 @@ def plot_modes(
     amplitudes: Any = None,
     **kwargs: Any,
 ) -> Axes:
-    """Draw the modes of stable dynamics, with their frequencies and decay times, one of each pair.
+    """Draw the modes of stable dynamics, with frequencies and decay times, one mode of each conjugate pair.
 
     Args:
         model: A fitted :class:`~spectral_param.dynamics.StableLinearModel`.

@@ -159,7 +159,7 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
-    """Return whether the condition of every matrix is at most the limit, from Z, twice its inverse."""
+    """Return whether the condition of every matrix is at most the limit, given Z, twice the inverse."""
     # Two bounds: Frobenius norms take a fifth of the time; 1-norms give smaller bounds for large matrices.
     for kind in ("fro", 1):
         first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))

@@ -1,4 +1,4 @@
-r"""Comparison functions: bounds on how a recurrent network changes the difference of two states, by units.
+r"""Comparison functions bound how a recurrent network changes the difference of two states, for each unit.
 
 Two runs of a network read the same inputs, and d >= \|δ\| bounds the difference of their states. A comparison
 function g of each layer, monotone and homogeneous, bounds the next difference: \|δ⁺\| <= g(d, e), where e

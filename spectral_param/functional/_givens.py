@@ -176,8 +176,8 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
-    # From left to right, so the last stage to act comes first: blocks around the ends of windows, then inside
-    # windows.
+    # Stages are listed from left to right, so the last stage to act comes first: blocks around the ends of
+    # windows, then inside windows.
     shift = torch.tensor([[K], [0]], dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 

@@ -261,7 +261,7 @@ class DeltaProduct(SequenceLayer):
     take r = n - 1 and d >= n - 1, with ``"reflection"`` d >= n.
 
     Proven for one layer, for all parameters and any inputs: two states that read the same inputs never move
-    apart, in the 2-norm, and with a rate they approach each other by this factor in each step
+    apart, in the 2-norm, and with a rate their distance shrinks by this factor in each step
     (:func:`spectral_param.analysis.contraction`). Gradients that are handed back through the states never
     grow. Without values and with ``"reflection"`` all lengths are kept. Nothing is proven for several layers:
     the second layer reads the outputs of the first, which differ between the runs. A state can grow by the
