@@ -85,5 +85,5 @@ __all__ = [
     "violation",
 ]
 
-if not TYPE_CHECKING:  # A type checker knows which names exist.
+if not TYPE_CHECKING:  # Type checkers need no __getattr__.
     __getattr__ = _guesses.answers(__name__)

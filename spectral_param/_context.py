@@ -1,4 +1,4 @@
-"""What surrounds a computation, and how to stay exact in it: autocast, TensorFloat-32, graphs, transforms.
+"""The surroundings of exact computations: autocast, TensorFloat-32, graphs and transforms.
 
 Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
 values decide between paths, only for *plain* tensors (:func:`plain`).
@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Types of tensors whose values may be read. Tests with their own device add its type.
+# Types of tensors whose values may be read. Tests that define a device add its tensor type.
 PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
@@ -93,8 +93,9 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    Used before choices by values: in a read (``Parametrization.forward``), ``_map.apply``, the choice of a
-    recurrence's path, for large tangents, and in the check that an argument is skew.
+    Callers ask this before a choice that depends on values: in a read (``Parametrization.forward``),
+    ``_map.apply``, the choice of a recurrence's path, for large tangents, and in the check that an argument
+    is skew.
     """
     return plain(*tensors) is not None
 
@@ -136,7 +137,7 @@ def not_nested(jvp: Callable[P, R]) -> Callable[P, R]:
 def solve(A: Tensor, B: Tensor, check: bool = False) -> Tensor:  # (..., n, n), (..., n, m) -> (..., n, m)
     """Return A⁻¹B. Where A is singular the result is not finite, or with ``check`` an error is raised.
 
-    PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it takes for
+    PyTorch differentiates ``torch.linalg.solve`` in forward mode with factors of A that it treats as
     constant. Reverse mode over forward mode is then wrong: in ``grad(jvp(f))`` for f = ‖A⁻¹B‖² a term is
     missing (torch 2.13). ``lu_factor_ex`` and ``lu_solve`` below are differentiated correctly, but take
     longer.
@@ -179,7 +180,8 @@ _NOTHING = contextlib.nullcontext()
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Return ``function`` with autocast and TensorFloat-32 switched off while it runs.
 
-    The device is that of the first tensor among the positional arguments; see :func:`precise`.
+    Both are switched off for the device of the first tensor among the positional arguments; see
+    :func:`precise`.
     """
 
     @functools.wraps(function)
@@ -228,7 +230,7 @@ class _Override:
         self._lock, self.users, self._before = threading.Lock(), 0, value
 
     def _own(self) -> Any:
-        """Return the value to restore: "none" if inherited, as reading shows the parent's value."""
+        """Return the value to restore: "none" if inherited, because reading shows the parent's value."""
         value = getattr(self.settings, self.name)
         inherited = self._parent is not None and value == getattr(self._parent, self.name)
         return "none" if inherited else value

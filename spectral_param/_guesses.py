@@ -1,6 +1,6 @@
 """Names of other packages that people try here, and what to use: the table of module ``__getattr__``.
 
-Each advice names what to use between backticks; a test evaluates that.
+Each advice names what to use between backticks; a test evaluates the code between the backticks.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 
 class Guess(NamedTuple):
-    """What some names are called here.
+    """What some names of other packages are called here.
 
     Attributes:
         modules: The modules of this package in which the names are tried; "" is the package itself.
         names: The names, with spaces between.
-        of: Where they come from, for the message; empty if they are used in the field, not by one package.
+        of: Where the names come from, for the message; empty if the field uses them, not one package.
         advice: What to use instead.
     """
 
@@ -338,7 +338,7 @@ def answers(module: str) -> Callable[[str], Any]:
         if guess is None:
             raise AttributeError(text)
         origin = f", a name of {guess.of}" if guess.of else ""
-        # Given a name alone, Python does not add one that is spelled alike.
+        # With ``name`` but no ``obj``, Python does not suggest a name that is spelled alike.
         raise AttributeError(f"{text}{origin}. {guess.advice}", name=name)
 
     return answer

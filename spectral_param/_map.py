@@ -120,7 +120,7 @@ def recorded(
     Args:
         function: A function of tensors, recorded if grad mode is on.
         values: Plain tensors without a graph.
-        reference: The function for derivatives of higher order, by default the same.
+        reference: The function for derivatives of higher order, by default ``function``.
     """
     reference = function if reference is None else reference
     if not torch.is_grad_enabled():
@@ -137,7 +137,7 @@ def unchanged(T: Tensor) -> Map:
 
 
 def where(chosen: Tensor, the: Map, T: Tensor) -> Map:
-    """Return a map of T where ``chosen``, which is constant, and T elsewhere."""
+    """Return the map ``the`` where the constant ``chosen`` is true, and the identity elsewhere."""
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> tuple[Tensor]:
         (g,) = the.pull_back(G, needed)

@@ -25,15 +25,15 @@ def identity_like(X: Tensor) -> Tensor:  # (..., n) -> (n, n)
 
 
 def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
-    """Return ``decompose(X, **options)``: a tensor, or a tuple of them.
+    """Return ``decompose(X, **options)``: a tensor, or a tuple of tensors.
 
     Rarely, LAPACK's iteration does not converge, for instance for one of hundreds of large orthogonal
     matrices in single precision. Then X is decomposed in double precision. If this does not converge either,
     another iteration of LAPACK takes its place; its result has no derivatives.
 
     Raises:
-        LinAlgError: If X already has double precision, unless ``decompose`` computes singular values, or
-            eigenvalues of a Hermitian matrix, and X needs no derivatives.
+        LinAlgError: If the iteration does not converge for an X in double precision, unless ``decompose``
+            computes singular values, or eigenvalues of a Hermitian matrix, and X needs no derivatives.
     """
     if torch.compiler.is_compiling():
         return decompose(X, **options)
@@ -53,15 +53,15 @@ def decomposed(decompose: Callable[..., Any], X: Tensor, **options: Any) -> Any:
 
 
 def _decomposed_again(again: Callable[..., Any], X: Tensor, **options: Any) -> Any:
-    """Return what the other iteration finds of an X in double precision."""
+    """Return the result of the other iteration for an X in double precision."""
     found = again(X.detach().cpu().numpy(), **options)
     if isinstance(found, tuple):
         return tuple(torch.from_numpy(M).to(X.device) for M in found)
     return torch.from_numpy(found).to(X.device)
 
 
-# LAPACK's gesdd, and with it its gelsd, does not converge for one matrix in many thousands; gesvd does.
-# syevd is by divide and conquer, too; syev is not.
+# For one matrix in many thousands LAPACK's gesdd does not converge, and neither does gelsd; gesvd does. syevd
+# uses divide and conquer, too; syev does not.
 
 
 def svd(M: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:  # (..., m, n)
@@ -83,7 +83,7 @@ def singular_values(M: Array) -> Array:  # (..., m, n) -> (..., min(m, n))
 
 
 def least_squares(M: Array, Y: Array, cut: float | None = None) -> Array:  # (m, n), (m, k) -> (n, k)
-    """Return the least X with the least ‖M X − Y‖; singular values below ``cut`` of the largest are 0."""
+    """Return the least X that minimizes ‖M X − Y‖; singular values below ``cut`` of the largest are 0."""
     try:
         found: Array = np.linalg.lstsq(M, Y, rcond=cut)[0]
     except np.linalg.LinAlgError:
@@ -131,8 +131,8 @@ _AGAIN: dict[Any, Callable[..., Any]] = {
 
 
 def _each(decompose: Callable[..., Any], M: Array) -> tuple[Array, ...]:
-    """Return what ``decompose`` returns of each matrix of a stack, stacked."""
-    if not np.isfinite(M).all():  # which may end the process
+    """Return the results of ``decompose`` for all matrices of a stack, stacked."""
+    if not np.isfinite(M).all():  # NaN in LAPACK may end the process.
         raise np.linalg.LinAlgError("expected finite matrices to decompose, got NaN or infinity.")
     each = [decompose(A) for A in M.reshape(-1, *M.shape[-2:])]
     return tuple(np.stack(of).reshape(*M.shape[:-2], *of[0].shape) for of in zip(*each, strict=True))

@@ -87,7 +87,7 @@ def param_groups(
             tenth of ``lr``, as in the expRNN paper, for trainings of many epochs. For a training of some
             hundred steps, a third is a better first choice.
         constrained: Class or classes of the parametrizations that get ``constrained_lr``. The default is all
-            of this library. The ENRNN paper has ``ScaledCayley`` alone.
+            parametrizations of this library. The ENRNN paper has ``ScaledCayley`` alone.
         weight_decay: Weight decay of the other parameters. The originals of constrained weights then get 0,
             because decay of the originals does not shrink the weight. With ``None``, the default, the
             optimizer decides for both groups; ``AdamW`` takes 0.01.
@@ -147,9 +147,9 @@ def _named(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 def num_free_parameters(module: nn.Module) -> int:
     """Return the number of independent real numbers that a model trains.
 
-    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2, held
-    by its map or after the step. All other parameters count their entries. Frozen parameters do not count,
-    and shared ones count once.
+    A weight constrained by this library counts as in its paper: an orthogonal n x n matrix as n(n-1)/2,
+    whether it is held by its map or after the step. All other parameters count their entries. Frozen
+    parameters do not count, and shared ones count once.
 
     Args:
         module: Any model.

@@ -10,8 +10,8 @@ from __future__ import annotations
 # thread. Above this size torch is used, because numpy would have to wait for torch's threads.
 NUMPY_PRODUCT = 64
 
-# Eigenvalues: up to this size, LAPACK's decomposition gives both vectors of the leading eigenvalue; above,
-# inverse iteration.
+# Up to this size, LAPACK's decomposition gives both vectors of the leading eigenvalue; for larger matrices,
+# inverse iteration does.
 BOTH_VECTORS = 24
 # A spectral radius is tracked from the first size on; below, all eigenvalues cost about as much as a step of
 # tracking. Below the first size, and in batches up to the second, numpy and scipy find the vectors of one

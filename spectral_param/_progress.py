@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-# The class of bars, or None where nobody asked.
+# The class of bars, or None outside of :func:`progress`.
 _bars: ContextVar[Callable[..., contextlib.AbstractContextManager[object]] | None] = ContextVar(
     "bars", default=None
 )

@@ -50,9 +50,9 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
         model: Any model. Parametrizations nested in :class:`spectral_param.SchurForm` and
             :class:`spectral_param.BlockTriangular` are included. Parametrizations that act after another
             parametrization are skipped, because their originals are results of the other.
-        optimizer: ``None``, the default: once, now. An optimizer: only for ``ScaledCayley``, and automatic.
-            After every tenth step, those weights of the optimizer whose A exceeds 1.5 get a new D. This does
-            not hold for a copy of the optimizer, nor after unpickling.
+        optimizer: ``None``, the default: rebase once, now. With an optimizer, only ``ScaledCayley`` is
+            rebased, automatically: after every tenth step, weights of the optimizer whose A exceeds 1.5 get a
+            new D. This does not hold for a copy of the optimizer, nor after unpickling.
 
     Raises:
         ValueError: If FSDP2 shards parameters of the model: a new base would be lost with the next gathering.
@@ -115,7 +115,7 @@ def _cayley(weight: ParametrizationList) -> Iterator[tuple[ScaledCayley, Tensor]
 
 
 class _Hook:
-    """The hook that an optimizer calls after each step. The hook holds the weights weakly."""
+    """The hook that an optimizer calls after each step. The hook holds weak references to the weights."""
 
     def __init__(self, weights: list[ParametrizationList]) -> None:
         self._weights = [weakref.ref(weight) for weight in weights]

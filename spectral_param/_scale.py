@@ -20,8 +20,8 @@ _GEBAL = {kind: get_lapack_funcs("gebal", dtype=np.dtype(kind)) for kind in "dD"
 def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     """Return for each finite matrix the power of two at or below its largest entry; 1 for a zero matrix.
 
-    Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32
-    matrices scaled by 1e±20 behave as at scale 1.
+    Division by a power of two is exact and keeps squares from overflowing or underflowing. So in float32,
+    matrices scaled by 1e±20 behave like matrices of scale 1.
     """
     # The modulus is not used: it may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
@@ -80,8 +80,8 @@ def power_of_two(entries: Array) -> float:
 def balanced(A: Array) -> tuple[Array, Array]:  # (n, n) -> (n, n), (n)
     """Return D⁻¹AD of rows and columns of similar size, and the diagonal of D, which has powers of two.
 
-    A is finite, in double precision. D may be beyond the range of single precision: where A is triangular, or
-    nearly so. (scipy's ``matrix_balance`` also reads the scales as permutation indices, and warns.)
+    A is finite, in double precision. D may exceed the range of single precision if A is triangular, or nearly
+    so. (scipy's ``matrix_balance`` also reads the scales as permutation indices, and warns.)
     """
     result, _, _, d, _ = _GEBAL[A.dtype.char](A, scale=True, permute=False)
     return result, d

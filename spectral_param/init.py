@@ -1,7 +1,7 @@
 """Initialisations in the style of ``torch.nn.init``: each fills a tensor in place and returns it.
 
-They fill the *weight*. Pass one to :func:`spectral_param.constrain` as ``init=``, or call it before the
-constraint is registered.
+The functions fill the *weight*. Pass one to :func:`spectral_param.constrain` as ``init=``, or call it before
+the constraint is registered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spectral_param.functional._spectral_radius import spectral_radius
 
 __all__ = ["cayley_", "contracting_", "disc_", "echo_state_", "henaff_", "spectral_radius_"]
 
-if not TYPE_CHECKING:  # A type checker knows which names exist.
+if not TYPE_CHECKING:  # Type checkers need no __getattr__.
     __getattr__ = _guesses.answers(__name__)
 
 Weight = TypeVar("Weight")  # a tensor, an array or a scipy sparse matrix
@@ -188,12 +188,12 @@ def spectral_radius_(
     """Give a weight the spectral radius ``radius``: fill a dense one at random, or scale a sparse one.
 
     A dense tensor is filled with Gaussian entries, which are then scaled: the usual start of a reservoir.
-    With ``mask=W != 0`` it keeps its zeros. A sparse weight keeps its pattern, and its entries are multiplied
-    by one positive factor.
+    With ``mask=W != 0`` the tensor keeps its zeros. A sparse weight keeps its pattern, and its entries are
+    multiplied by one positive factor.
 
-    The radius of a sparse weight is computed for each strongly connected component of its graph. It is exact,
-    or proven to a relative error of 1e-8, or LAPACK computes it from the component as a dense matrix.
-    (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
+    The radius of a sparse weight is computed for each strongly connected component of its graph. Each of
+    these radii is exact, or proven to a relative error of 1e-8, or computed by LAPACK from the component as a
+    dense matrix. (``scipy.sparse.linalg.eigs(k=1)`` often misses the largest eigenvalue.)
 
     Args:
         tensor: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``; each
@@ -203,8 +203,8 @@ def spectral_radius_(
         radius: The spectral radius. Echo state networks use 0.8 to 1.
         generator: Source of randomness, for dense tensors only.
         mask: Where entries of a dense tensor are drawn, of its shape or ``(n, n)``; elsewhere they are 0.
-            None, the default, draws all: zeros of the tensor say nothing, because the memory of
-            ``torch.empty`` has some, too.
+            None, the default, draws all entries: zeros of the tensor are ignored, because the memory of
+            ``torch.empty`` may hold zeros, too.
 
     Returns:
         The tensor, or the scaled copy of a scipy matrix.
@@ -220,7 +220,7 @@ def spectral_radius_(
         ValueError: If the radius is not positive and finite; if all eigenvalues of a sparse or masked weight
             are 0, as for an acyclic graph; if a generator or a mask is passed with a sparse weight; or if the
             mask does not fit.
-        TypeError: If it is neither a tensor nor a scipy sparse matrix.
+        TypeError: If the weight is neither a tensor nor a scipy sparse matrix.
 
     Example:
         >>> W = spectral_param.init.spectral_radius_(torch.empty(50, 50), radius=0.9)
@@ -251,7 +251,7 @@ def spectral_radius_(
         )
     if mask is not None:
         mask = mask.reshape(blocks.shape) if mask.shape == tensor.shape else mask
-        # Rounding turns eigenvalues 0 into about the n-th root of eps, so the graph is asked.
+        # Rounding turns eigenvalues 0 into about the n-th root of eps, so the graph is checked instead.
         if any(sparse.is_acyclic(each) for each in mask.cpu().reshape(-1, *mask.shape[-2:]).numpy()):
             raise ValueError(
                 "mask: expected a graph with a cycle in each matrix, got one whose eigenvalues are all 0. No "
@@ -272,14 +272,15 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
     r"""Scale a reservoir to the largest size for which it provably forgets, for every input.
 
     A reservoir :math:`h^+ = (1 - a)\,h + a\,φ(Wh + Ux + b)`, whose φ acts on each unit and has slopes in [-1,
-    1] as tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
+    1] like tanh, has the echo state property for every input if some diagonal Θ has :math:`‖ΘWΘ^{-1}‖_2 < 1`.
     Each step then leaves at most the part ``rate`` of a difference of states, in the norm ‖Θ·‖. W is
-    multiplied by the largest factor for which this is proven. A spectral radius below 1, the rule of thumb,
-    neither implies forgetting nor is implied by it for an input that keeps units in the flat parts of φ.
-    Feedback of the readout into the reservoir adds to W, and the proof is for W alone: scale the sum.
+    multiplied by the largest factor for which this is proven. The rule of thumb, a spectral radius below 1,
+    does not imply forgetting. Nor does forgetting imply a radius below 1, for an input that keeps units in
+    the flat parts of φ. Feedback of the readout into the reservoir adds to W, and the proof is for W alone:
+    scale the sum.
 
     Source: Buehner and Young, "A tighter bound for the echo state property", IEEE Transactions on Neural
-    Networks 17 (2006). For n = 2,000 and ten entries a row it takes half a minute on one core.
+    Networks 17 (2006). For n = 2,000 and ten entries a row the search takes half a minute on one core.
 
     Args:
         W: The recurrent weight, real: dense ``(..., n, n)`` or ``(..., k·n, n)``, each matrix scaled by
@@ -336,7 +337,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
             )
     scalings = [coordinates(matrix) for matrix in matrices.each]
     norms = [norm_bound(scaled(*pair)) for pair in zip(matrices.each, scalings, strict=True)]
-    # Rounding the entries adds this, whatever Θ is.
+    # Rounding the entries enlarges the norm by at most this factor, for every Θ.
     room = 1 + 2 * torch.finfo(_dtype_of(W)).eps * len(scalings[0]) ** 0.5
     factors = torch.tensor(norms, dtype=torch.float64, device="cpu").mul(room).reciprocal()
     factors *= (rate - (1 - leak)) / leak
@@ -351,7 +352,7 @@ def echo_state_(W: Weight, rate: float, leak: float = 1.0) -> tuple[Weight, Cont
 
 
 def _tensor_of(array: Array, name: str) -> Tensor:
-    """Return a copy, in native order of bytes, of an array that is to be written to."""
+    """Return a copy, in native byte order, of an array that is to be written to."""
     if not array.flags.writeable:
         raise ValueError(
             f"{name}: expected an array that can be written to, got a read-only one. Pass array.copy()."
@@ -373,8 +374,8 @@ def contracting_(
     """Move the weights of a GRU or LSTM into the set for which a rate is proven.
 
     If the rate is proven for the network already, no bit of its weights changes. Training may lead out of the
-    set: call this after each step of the optimizer, or take :class:`spectral_param.nn.ContractingGRU`. See
-    :func:`spectral_param.analysis.contraction` for the proof.
+    set: call this function after each step of the optimizer, or take
+    :class:`spectral_param.nn.ContractingGRU`. See :func:`spectral_param.analysis.contraction` for the proof.
 
     Args:
         module: ``torch.nn.GRU``, ``LSTM``, or a cell of them.
@@ -382,10 +383,10 @@ def contracting_(
         input_bound: The largest entry of an input; None for any inputs, which is possible for a GRU with the
             rate 1.
         method: ``"scale"``, the default, multiplies all recurrent weights of a layer and direction by one
-            factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches the member of
-            the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
+            factor, at most 1, the largest for which the rate is proven. ``"nearest"`` searches for the member
+            of the set that is nearest in the Frobenius norm: the recurrent weights of each unit move by
             themselves, and so do input weights and biases of its update or forget gate. The set is not
-            convex, and what is found is a local optimum. It takes some seconds for 64 units.
+            convex, so the result is a local optimum. The search takes some seconds for 64 units.
 
     Returns:
         The certificate of the network after the change.

@@ -1,1 +1,1 @@
-"""Lipschitz constants of single layers, and the way through a network of layers that are known."""
+"""Lipschitz constants of single layers, and the way through a network of known layers."""

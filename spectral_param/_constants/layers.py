@@ -2,21 +2,18 @@ r"""Lipschitz constants of layers in the 2-norm, each proven for every input.
 
 Activations
 -----------
-A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The
-Jacobian of
-softmax, diag(p) - ppᵀ, is the covariance of a variable with the values x_i: for ‖x‖ = 1 at most (max x_i
-- min
-x_i)²/4 ≤ 1/2. That of the logarithm of softmax, I - 1pᵀ, is a projector, as its square shows, and has
-the norm
-of its complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. As ‖p‖ < 1 comes near 1 where one class prevails, √n is the
-constant.
+A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The quadratic
+form of the Jacobian of softmax, diag(p) - ppᵀ, is the variance of a variable with the values x_i: for ‖x‖ = 1
+this is at most (max x_i - min x_i)²/4 ≤ 1/2. The Jacobian of the logarithm of softmax, I - 1pᵀ, is a
+projector, as its square shows. So its norm is the norm of the complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. ‖p‖ <
+1 comes near 1 where one class prevails, so √n is the constant.
 
 Pooling
 -------
 If each pixel lies in at most m windows, ‖max(x) - max(y)‖² ≤ Σ_windows max |x_i - y_i|² ≤ m ‖x - y‖². Along
 an axis of kernel k, stride s and dilation d these are ⌈k / (s / gcd(s, d))⌉ windows. A mean over k pixels
 with stride s is a convolution with the kernel 1/k, whose taps fall into s phases. As they are positive, its
-symbol is largest at the frequency 0, where the norm is sqrt(Σ q²)/k for the numbers q of taps of the phases.
+symbol is largest at the frequency 0, where the norm is sqrt(Σ q²)/k, with q the number of taps of each phase.
 """
 
 from __future__ import annotations
@@ -43,10 +40,10 @@ def constant(module: nn.Module, shape: Shape = None) -> float:
 
     Args:
         module: The layer.
-        shape: Of one of its inputs; None if it is not known.
+        shape: The shape of one input; None if it is not known.
 
     Raises:
-        UnknownConstantError: If none is proven.
+        UnknownConstantError: If no constant is proven.
     """
     kind = type_before_parametrizations(module)
     found_slopes = slopes(module)
@@ -69,7 +66,7 @@ def _convolution(module: Any, shape: Shape) -> float:
     """Return the bound for images of every size; see :mod:`spectral_param._eigen.symbol`."""
     repeats = 1.0
     if module.padding_mode not in ("zeros", "circular") or repeats_results(module):
-        # A padding of its own, and then a convolution without one.
+        # A separate padding, and then a convolution without padding.
         repeats = padding_constant(module.padding_mode, padding_of(module), shape)
     W = module.weight.detach()
     check_weight(W)
@@ -77,7 +74,7 @@ def _convolution(module: Any, shape: Shape) -> float:
         return 0.0
     kernels = to_double(W).unflatten(
         0, (module.groups, -1)
-    )  # A transposed convolution is the adjoint of one.
+    )  # A transposed convolution is the adjoint of a convolution.
     strides = strides_of(module)
     peak = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
@@ -139,13 +136,13 @@ def _global_pool(module: Any) -> float:
 
 
 def _axes(module: Any, *values: Any) -> Any:
-    """Return the numbers of each axis; the name of a pooling says how many there are."""
+    """Return the values for each axis; the class name of a pooling has the number of axes."""
     axes = int(type_before_parametrizations(module).__name__[-2])
     return zip(*((value,) * axes if isinstance(value, int) else value for value in values), strict=True)
 
 
 def _log_softmax(module: Any, shape: Shape) -> float:
-    """Return the root of the number of classes."""
+    """Return the square root of the number of classes."""
     if shape is not None and shape[-1] != -1 and module.dim == -1:
         return math.sqrt(shape[-1])
     if shape is None or module.dim is None or not is_known(shape):
@@ -225,8 +222,8 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.Softmax2d: 0.5,
 }
 
-# Of the classes of this library, which are registered: those whose output has the shape of their input, and
-# those that return more than an output.
+# Registered classes of this library whose output has the shape of their input, and registered classes that
+# return more than an output.
 KEEP: set[type[nn.Module]] = set()
 NO_SHAPE: set[type[nn.Module]] = set()
 
@@ -237,13 +234,13 @@ def register(
     keeps_shape: bool = False,
     has_shape: bool = True,
 ) -> None:
-    """Let a class of this library have a constant.
+    """Register the constant of a class of this library.
 
     Args:
         kind: The class.
-        found: The constant, or what returns that of a module.
+        found: The constant, or a function that returns it for a module.
         keeps_shape: Whether the output has the shape of the input.
-        has_shape: Whether it returns an output alone.
+        has_shape: Whether the class returns an output alone.
     """
     _CONSTANTS[kind] = found
     if keeps_shape:

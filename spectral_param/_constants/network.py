@@ -18,16 +18,16 @@ from spectral_param.functional._checks import described, is_finite
 
 # The relative rounding error of a product of two constants.
 ROUNDING = 1 + 4 * torch.finfo(torch.float64).eps
-# What does something else in training.
+# Layers that act differently in training.
 _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _OF_A_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _TINY = torch.finfo(torch.float64).tiny
-# What a module may have on it that changes its result.
+# Hooks of a module that may change its result.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 
 
-# Modules around a module ``function``: their constants for that of the function.
+# Modules around a module ``function``: their constants, from the constant of the function.
 _AROUND: dict[type[nn.Module], Callable[[Any, float], float]] = {}
 
 
@@ -38,7 +38,7 @@ class Layer(NamedTuple):
         module: The layer, None for a part of which only the constant counts.
         constant: Its Lipschitz constant.
         before: The shape of one input, as far as it is known.
-        after: That of its output.
+        after: The shape of its output.
     """
 
     module: nn.Module | None
@@ -48,17 +48,17 @@ class Layer(NamedTuple):
 
 
 def register_around(kind: type[nn.Module], found: Callable[[Any, float], float]) -> None:
-    """Let a class around a module ``function``, whose shapes it keeps, have a constant.
+    """Register the constant of a class around a module ``function``; the class keeps the function's shapes.
 
     Args:
         kind: The class.
-        found: Returns the constant of a module for that of its function.
+        found: Returns the constant of a module, given the constant of its function.
     """
     _AROUND[kind] = found
 
 
 def product(factors: Iterable[float]) -> float:
-    """Return the product, rounded up: infinite, or the least normal number, where it is beyond the range."""
+    """Return the product, rounded up: infinite, or the least normal number, if beyond the range."""
     mantissa, exponent = 1.0, 0
     for factor in factors:
         if factor == 0:
@@ -85,7 +85,7 @@ def layers_of(
     Args:
         model: The network.
         stated: Constants by names.
-        shape: Of one input; None if it is not given.
+        shape: The shape of one input; None if it is not given.
         number: Returns the constant of layers in a row, for the function of a residual block.
 
     Raises:
@@ -109,7 +109,7 @@ def layers_of(
 def rate_by_norms(function: nn.Module, caller: str) -> float:
     """Return the product of the constants of a function, the part ``function`` of the caller's module.
 
-    It may be in training, as long as it does what it does in evaluation.
+    The function may be in training mode, as long as it acts as in evaluation mode.
 
     Raises:
         ValueError: If no constant is proven. The message begins with ``caller``.
@@ -127,7 +127,7 @@ def checked_shape(shape: Any) -> Shape:
     """Return the shape of an input as a tuple of integers, or None.
 
     Raises:
-        ValueError: Unless it has integers of at least 1.
+        ValueError: Unless the shape has integers of at least 1.
     """
     if shape is None:
         return None
@@ -210,7 +210,7 @@ class _Walk:
         return _stated(name) if self.caller == "lipschitz" else _BUILD
 
     def refuse(self, module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
-        """Raise because of a module."""
+        """Raise an error about a module."""
         kind = type_before_parametrizations(module)
         got = repr(name) if name else "the model itself"
         raise ValueError(
@@ -220,7 +220,7 @@ class _Walk:
 
 
 def _does_the_same(module: Any) -> bool:
-    """Return whether a module in training does what it does in evaluation, each time that it is called."""
+    """Return whether a module in training mode acts as in evaluation mode, each time that it is called."""
     if isinstance(module, _RANDOM):
         return bool(module.p == 0)
     if isinstance(module, _OF_A_BATCH):
@@ -233,13 +233,13 @@ def _does_the_same(module: Any) -> bool:
 
 
 def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return all children with their names, one that occurs twice as often as it occurs."""
-    parts = module.named_modules(remove_duplicate=False)  # A part may stand there twice.
+    """Return all children with their names; a child that occurs twice is returned twice."""
+    parts = module.named_modules(remove_duplicate=False)  # A part may occur twice.
     return [(name, part) for name, part in parts if name and "." not in name]
 
 
 def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
-    """Return the shape of an output for that of an input, as far as it is known."""
+    """Return the shape of an output, as far as it is known, from the shape of an input."""
     kind = type_before_parametrizations(module)
     if kind in NO_SHAPE:
         return None
@@ -254,13 +254,13 @@ def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
     return shape if kind in _KEEP or kind in KEEP or slopes(module) is not None else None
 
 
-# Layers that do nothing in evaluation; those whose output has the shape of their input, besides activations.
+# Layers that do nothing in evaluation mode; layers, besides activations, that keep the shape.
 NEUTRAL = (nn.Identity, *_RANDOM)
 _KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax)
 
 
 def _tried(module: nn.Module, name: str, shape: Shape) -> Shape:
-    """Return the shape of an output by a trial."""
+    """Return the shape of an output, from a trial with zeros."""
     assert shape is not None
     weight = getattr(module, "weight", None)
     weight = getattr(module, "running_var", None) if weight is None else weight

@@ -2,10 +2,10 @@
 
 If a layer copies pixel i m_i times, ‖f(x) - f(y)‖² = Σ m_i (x_i - y_i)², so its constant is the root of the
 largest m_i. For an image of known size the copies are counted. For every size, along an axis with l pixels
-before and r after it: a reflection copies each pixel at most once at each end, a circular padding, too; a
-replication copies the first pixel l times and the last r times, and these are one pixel where the size is 1.
-Copies by a whole scale s are s for each pixel, unless torch's product of a position and 1/s rounds below a
-whole number.
+before and r after it: a reflection copies each pixel at most once at each end, and so does a circular
+padding; a replication copies the first pixel l times and the last pixel r times, and these are the same pixel
+if the size is 1. With a whole scale s each pixel has s copies, unless torch's product of a position and 1/s
+rounds below a whole number.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectral_param._constants.slopes import UnknownConstantError
 
-# Of one input, without the batch: sizes; (..., n) if only the last one is known, which layers of the
-# last dimension
-# need, (-1,) for one dimension of unknown size; None.
+# The shape of one input, without the batch: its sizes; or (..., n) if only the last size is known, which
+# layers on the last dimension need; (-1,) for one dimension of unknown size; None.
 Shape = tuple[Any, ...] | None
-# What nn.functional.pad calls the modes.
+# Names of the modes in nn.functional.pad.
 _MODES = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}
 
 
@@ -33,8 +32,8 @@ def padding_constant(mode: str, padding: Sequence[int], shape: Shape) -> float:
 
     Args:
         mode: reflect, replicate or circular.
-        padding: Before and after each axis, the last axis first, as for ``torch.nn.functional.pad``.
-        shape: Of the images, with channels, or None for every size.
+        padding: Pixels before and after each axis, the last axis first, as for ``torch.nn.functional.pad``.
+        shape: The shape of the images, with channels, or None for every size.
     """
     if is_known(shape) and len(shape or ()) == len(padding) // 2 + 1:
         return _counted(lambda x: nn.functional.pad(x, tuple(padding), mode=mode), shape, torch.float64)
@@ -53,7 +52,7 @@ def padded(module: Any, shape: Shape) -> float:
 
 
 def upsampled(module: Any, shape: Shape) -> float:
-    """Return the constant of nearest neighbours."""
+    """Return the constant of upsampling by nearest neighbours."""
     if module.mode not in ("nearest", "nearest-exact"):
         raise UnknownConstantError("mode 'nearest'")
     if is_known(shape) and len(shape or ()) > 1:
@@ -70,7 +69,7 @@ def upsampled(module: Any, shape: Shape) -> float:
 
 
 def _is_exact(scale: float) -> bool:
-    """Return whether every pixel is copied ``scale`` times, whatever the size."""
+    """Return whether every pixel is copied ``scale`` times, for every size."""
     if scale != round(scale) or scale < 1:
         return False
     inverses = [

@@ -1,9 +1,9 @@
-"""The least and the largest slopes of activations of single entries.
+"""The least and the largest slopes of entrywise activations.
 
-For GELU the largest is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π), for SiLU, Mish and the approximation of
-GELU by tanh that where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has slopes at x and -x whose
-sum is 1, so that the least is 1 less the largest; Mish has a least slope of its own. All are rounded
-outwards.
+For GELU the largest slope is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π). For SiLU, Mish and the approximation
+of GELU by tanh, the largest slope is where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has
+slopes at x and -x whose sum is 1, so the least slope is 1 minus the largest; Mish has a least slope of its
+own. All are rounded outwards.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Slopes = tuple[float, float]
 
 
 class UnknownConstantError(ValueError):
-    """No constant of a known layer is proven; the message is what was expected."""
+    """No constant of a known layer is proven; the message says what was expected."""
 
 
 def slopes(module: nn.Module) -> Slopes | None:
-    """Return [α, β] of an activation of single entries, None for other classes.
+    """Return [α, β] of an entrywise activation, None for other classes.
 
     Raises:
-        UnknownConstantError: If none is proven.
+        UnknownConstantError: If no slopes are proven.
     """
     found = _SLOPES.get(type_before_parametrizations(module))
     return found(module) if callable(found) else found
@@ -100,7 +100,7 @@ _SLOPES: dict[type[nn.Module], Slopes | Callable[[Any], Slopes]] = {
     nn.Mish: (LEAST_MISH, MISH),
     nn.Sigmoid: (0.0, 0.25),
     nn.LogSigmoid: _UNIT,
-    nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6, rounded up from single precision, which kernels have.
+    nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6 as kernels round it in single precision, rounded up.
     nn.Tanh: _UNIT,
     nn.Hardtanh: _UNIT,
     nn.Hardswish: (-0.5000001, 1.5),  # Kernels in single precision round 1/6.

@@ -1,1 +1,1 @@
-"""Eigenvalues and singular values: computation, tracking from read to read, proofs and derivatives."""
+"""Eigenvalues and singular values: computation, tracking between reads, proofs and derivatives."""

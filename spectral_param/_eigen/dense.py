@@ -3,17 +3,17 @@
 The leading eigenvalue λ has the largest modulus, or the largest real part. A matrix is divided by a
 power of two. Then:
 
-1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. Above, λ comes from all
-   eigenvalues, and its vectors from inverse iteration. For large matrices, and for batches, all eigenvalues
-   and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient, whose error
-   is the product of both residuals.
+1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. For larger n, λ is chosen
+   from all eigenvalues, and inverse iteration gives its vectors. For large matrices, and for batches, all
+   eigenvalues and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient,
+   whose error is the product of both residuals.
 2. Residuals and the condition of λ prove that λ is simple, and larger than its rounding error.
 3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
    units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.
 
 All of this runs on the host. A batch on a device is copied to the host in one transfer, and the triples go
-back in one: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue 183806),
-and Apple's MPS has none (issue 185954).
+back in another: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
+183806), and Apple's MPS has none (issue 185954).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# Largest condition of λ, by the eps of T: above, λ counts as defective, or double precision loses too many
-# digits.
+# Largest condition of λ, for each eps of T. Beyond it, λ counts as defective, or double precision loses too
+# many digits.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
 # One solve reaches working accuracy from almost every start vector, two solves from all others.
 _SOLVES = 2
 # Largest number of balancings of one matrix for a proof.
 _BALANCES = 6
-# If |λ| is in this range and no entry is above the number beside it, squares, reciprocals and products with a
+# If |λ| is in this range and no entry is above the second number, squares, reciprocals and products with a
 # gradient neither overflow nor underflow.
 _SAFE_RANGE = {
     torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
@@ -57,7 +57,7 @@ _SAFE_RANGE = {
 
 
 def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
-    """Return |λ| or Re λ, for numpy or torch; it is largest for the leading eigenvalue."""
+    """Return |λ| or Re λ, for numpy or torch; the leading eigenvalue has the largest."""
     return abs(eigenvalue) if criterion == "modulus" else eigenvalue.real
 
 
@@ -135,7 +135,7 @@ def _of_one(
         scale: NaN for a matrix that is not finite.
         first: The solution in the precision of T, or None.
         criterion: Which eigenvalue leads.
-        dtype: That of T.
+        dtype: The dtype of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
     with np.errstate(all="ignore"):  # After overflow or underflow nothing is proven.
@@ -177,7 +177,7 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
 
 
 def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
-    """Return the solution with its accuracy tested; it may be in single precision, A is in double."""
+    """Return the solution with its accuracy tested. It may be in single precision, unlike A."""
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -198,7 +198,7 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
     is_proven = (
         is_accurate
         and condition < _MOST[eps]
-        # LAPACK may split a defective eigenvalue by more than a condition shows.
+        # LAPACK may split a defective eigenvalue by more than its condition suggests.
         and (condition < 1e3 or _distance(values, eigenvalue) > eps**0.5)
         # The error of λ is at most the residual of v.
         and max(defect, right_defect) <= 1e-4 * modulus
@@ -212,10 +212,10 @@ def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution 
 
     D is a choice of units for the states. D changes neither the eigenvalues nor their sensitivity to relative
     errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ, however, is
-    least for the D with |u| = |v|, where it is Σ|v_i u_i| / |vᴴu|. These two D can be very different, for
-    instance on a cycle of many states. So the vectors for one D determine the next D, and so on. In the
-    limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate from the
-    other eigenvalues.
+    least for the D with |u| = |v|, where this condition is Σ|v_i u_i| / |vᴴu|. These two D can be very
+    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
+    on. In the limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate
+    from the other eigenvalues.
     """
     B, d = balanced(A)
     limit = _MOST[eps]
@@ -261,8 +261,8 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    Large matrices by torch: numpy's threads would keep the cores busy, and torch's next product would wait
-    for milliseconds.
+    For large matrices torch computes the product: numpy's threads would keep the cores busy, and torch's next
+    product would wait for milliseconds.
     """
     if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
         return A.dot(x)
@@ -314,7 +314,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
 
 
 def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
-    """Return solutions for many or large matrices, by torch, which would have to wait for numpy's threads."""
+    """Return solutions for many or large matrices, by torch: after numpy, torch waits for numpy's threads."""
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
@@ -336,7 +336,7 @@ def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b
 def _inverse_iteration(
     x: Any, solve: Callable[[Any, bool], Any], largest: Callable[[Any], Any], norm: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN where they overflow.
+    """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN if solves overflow.
 
     The solves for v start from u: if λ is multiple but not defective (the identity, for instance), this gives
     v = u, the vector for which λ is well conditioned.
@@ -393,7 +393,8 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
 def in_double(T: Tensor) -> Array:
     """Return a copy of T on the host, in double precision.
 
-    FSDP frees the memory of parameters between uses, which PyTorch refuses once numpy has seen it.
+    A copy, because FSDP frees the memory of parameters between uses, and PyTorch refuses to free memory that
+    numpy has seen.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
     # First copy to the host: a device may lack double precision.

@@ -194,8 +194,8 @@ def eigentriple(
 def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) -> Tensor:
     """Return |λ| or Re λ of the leading eigenvalue of a T inside a graph or transform.
 
-    In transforms of torch.func it is differentiable in every mode and to every order. ``handle`` belongs to a
-    follower in ``FOLLOWERS``, which a compiled graph calls.
+    In transforms of torch.func the value is differentiable in every mode and to every order. ``handle``
+    belongs to a follower in ``FOLLOWERS``, which a compiled graph calls.
     """
     if is_traced(T):
         return _recorded_value(T, criterion, handle)
@@ -302,7 +302,8 @@ def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# Followers that find triples in compiled graphs, by handle. A graph may outlive its follower.
+# Followers that find triples in compiled graphs, by handle. The references are weak: a graph may outlive its
+# follower.
 FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 

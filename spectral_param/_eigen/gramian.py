@@ -71,7 +71,7 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
 
 
 def beside(*blocks: Tensor) -> Tensor:
-    """Return the columns of all blocks, read by columns."""
+    """Return all blocks side by side, stored by columns."""
     return torch.cat([X.mT for X in blocks], dim=-2).mT
 
 
@@ -82,7 +82,7 @@ def ritz_vectors(V: Tensor, ritz: Ritz, count: int) -> Tensor:
 
 
 def refreshed(V: Tensor, ritz: Ritz, S: Tensor) -> Tensor:
-    """Return the Ritz vectors, the last ones replaced by vectors of S orthogonal to the block."""
+    """Return the Ritz vectors, with the last ones replaced by columns of S."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
     return beside(ritz_vectors(V, ritz, V.shape[-1] - count), S[:, :count])
 
@@ -96,12 +96,12 @@ def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
 
 
 def is_safe_square(square: float) -> bool:
-    """Return whether σ is within ``SAFE_RANGE``, for σ²."""
+    """Return whether σ is within ``SAFE_RANGE``, given σ²."""
     return SAFE_RANGE[0] ** 2 < square < SAFE_RANGE[1] ** 2
 
 
 def orthonormal(V: Tensor) -> Tensor:
-    """Return an orthonormal basis of the columns, read by columns."""
+    """Return an orthonormal basis of the columns, stored by columns."""
     Q: Tensor = torch.linalg.qr(V).Q
     return Q.mT.contiguous().mT
 
@@ -126,8 +126,8 @@ def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
 def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
     """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
 
-    This is T_2j(T/s) X by the products of T and Tᴴ in turn, without an error of G. If T has many more rows
-    than columns, G is formed first. This costs less, but the entries of G are rounded.
+    This is T_2j(T/s) X by the products of T and Tᴴ in turn: G is not formed, and has no error. If T has many
+    more rows than columns, G is formed first. This costs less, but the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES
@@ -141,7 +141,7 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
 
 
 def _by_gram(G: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
-    """Return T_j(2G/s² - 1) X by products of G."""
+    """Return T_j(2G/s² - 1) X by products with G."""
     G = G * (4 / s**2)
     G.diagonal().sub_(2)
     before, X = X, (G @ X) / 2

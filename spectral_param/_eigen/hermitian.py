@@ -36,7 +36,8 @@ inequality of Temple and Kato (T. Kato, "On the upper and lower bounds of eigenv
 Cholesky
 --------
 sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This proof needs no gap between eigenvalues
-and no random numbers. In double precision it is wrong only if λ_max(G) is within n rounding errors of s.
+and no random numbers. In double precision the proof is wrong only if λ_max(G) is within n rounding errors of
+s.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
     """
     G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
     # LAPACK reads by columns. The transpose is the conjugate, which has the same eigenvalues. torch sets the
-    # half that is not used to 0: faster for the lower half, and where input and output are one object.
+    # unused half to 0, which is faster if this is the lower half, and if input and output are one object.
     A = G.mT
     failed = torch.empty(s.shape, dtype=torch.int32, device=G.device)
     torch.linalg.cholesky_ex(A, upper=True, out=(A, failed))

@@ -10,11 +10,12 @@ moves by at most ‖D̂(ω)‖, and
 .. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
 
 takes one product of the matrix of all taps of D with its adjoint, for all frequencies together. So b(ω) grows
-by ‖D̂(ω)‖. Most frequencies need no work in most steps, because they lie several moves below the largest.
+by ‖D̂(ω)‖. Most frequencies need no work in most steps, because their norms lie several moves below the
+largest norm.
 
 **Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
 products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
-subtracted from t² before. The first t is B minus the *slack* of ω, so that b(ω) can grow for some steps
+subtracted from t² beforehand. The first t is B minus the *slack* of ω, so that b(ω) can grow for some steps
 before it reaches B. The slack doubles after a success, and is not tried if moves are nearly as large. The
 second t is B. (One product G·G, as Gram iteration takes, costs six times as many operations as the
 factorisation, and leaves a factor of n^(1/8).)
@@ -55,14 +56,14 @@ _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """Finds the peaks of the kernels of one weight. LAPACK as the solver keeps nothing between reads."""
+    """Finds the peaks of one weight's kernels. With LAPACK as the solver, nothing is kept between reads."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Peak:
         """Return the peak of each kernel.
 
         Args:
             K: Kernels ``(..., o, i, *Q)`` of stride 1, see :func:`spectral_param._eigen.symbol.phases`. The
-                caller does not change them any more.
+                caller does not change them afterwards.
             axes: Number of spatial dimensions.
         """
         # Values and proofs are in double precision.
@@ -188,7 +189,7 @@ class _Search:
         self.bound = max(self.bound, float(norm.bound))
 
     def finish(self, moved: float) -> None:
-        """Repeat until B bounds the norms at all frequencies. ``moved`` is the largest of the moves."""
+        """Sweep until B bounds the norms at all frequencies. ``moved`` is the largest move."""
         left = self._open(self.upper.argsort(descending=True))
         while len(left):
             for part in left.split(max(_LEAST, _ENTRIES // self.kernel.shape[0] ** 2)):
@@ -223,7 +224,7 @@ class _Search:
         return indices[self.upper[indices] > self.bound]
 
     def _prove(self, part: Tensor, levels: Tensor | None = None) -> None:
-        """Prove ``bounds`` of the norms at frequencies; the default is B."""
+        """Prove that ``levels`` (by default, B) bound the norms at frequencies."""
         if not len(part):
             return
         if levels is None:

@@ -5,19 +5,18 @@ Let V be a block of 16 of them, Z 16 random vectors, G = TᴴT, and p(G) = T_j(2
 with an estimate a of the largest eigenvalue that the block does not contain. Then p(G) amplifies only
 eigenvalues above a: the largest, θ₁, by about e^(2j √(1 - a/θ₁))/2. One step is
 
-1. p(G) [V, Z], and V is made orthonormal; where V is still near, p(G) Z only;
-2. the Ritz pairs of G in the space of V. The largest value is σ² from below;
-3. the bound from above, by (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z. The result is
+1. p(G) [V, Z] is computed, and V is made orthonormal; if V is still near, only p(G) Z is computed;
+2. the Ritz pairs of G in the space of V follow. The largest Ritz value bounds σ² from below;
+3. (2) and (3) of :mod:`spectral_param._eigen.hermitian` with p(G) Z give the bound from above. The result is
    used only if the bound is within ``tolerance`` of the value.
 
 Most steps skip 1, 2 and 3. Let T' be the matrix of the last step. Since then, the second largest singular
 value σ₂ has grown by at most ‖T - T'‖_F. With a bound of σ₂, a few power steps prove σ by (6) of
-``hermitian``. If this proof fails, as between close singular values, 2 and 3 are done without new random
-vectors: the last bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of ``hermitian`` bounds σ₂
-again.
+``hermitian``. If this proof fails, as for close singular values, 2 and 3 are done without new random vectors:
+the last bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of ``hermitian`` bounds σ₂ again.
 
-If the move is too large, T is compared with a multiple of T' (registration scales a weight), and the known
-bounds are multiplied by the same factor.
+If the move is too large, T is compared with a multiple of T' (registration, for instance, scales a weight),
+and the known bounds are multiplied by the same factor.
 
 Products of T with thin matrices take most of the time. To save products, the last step determines the degree,
 and whether V is filtered. If T has many more rows than columns, G itself is formed.
@@ -65,8 +64,8 @@ ROUNDS, DEGREES = 4, 80
 REACH, LOWEST = 0.75, 0.25
 # Largest number of power steps in a read; after these the block is used.
 POWERS = 4
-# Results are computed in double precision if fewer than n/_NARROW of their entries, sums of n terms, have
-# most of the norm.
+# Tv is computed in double precision if fewer than n/_NARROW of its entries, sums of n terms, have most of the
+# norm.
 _NARROW = 8.0
 # The block is filtered again if the gap between bound and value exceeds this part of the tolerance.
 REFILTER_RATIO = 0.4
@@ -230,7 +229,7 @@ def _by_powers(T: Tensor, v: Tensor, second: float) -> Norm | None:
         if gap_ratio <= 1:
             return _norm(image, *_precise(T, v, square, narrow, square, upper))
         v = image
-        # Each further step reduces the gap by a smaller factor than this step.
+        # Each further step divides the gap by a smaller number than this step does.
         if not gap_ratio * (gap_ratio / before) ** left <= 1:
             break
         before = gap_ratio
@@ -293,15 +292,15 @@ def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     Args:
         ritz: The Ritz pairs.
         a: The edge of the polynomial.
-        factor: The residual that the filter must remove from the leading vector, relative to the present one;
-            0 for none.
+        factor: The residual that the filter must remove from the leading vector, relative to the present
+            residual; 0 for none.
         T: The matrix.
     """
     ratio, tol = ritz.theta[0] / a, tolerance(T.dtype)
     if not ratio > 1 + 1e-9:
         return DEGREES + 1, False
-    # All numbers are relative to θ₁. The degree must make (2) give b, and the residual² at most 2 tol (θ₁ -
-    # b) for (3), with a margin.
+    # All numbers are relative to θ₁. The degree must make (2) give b, and the squared residual at most 2 tol
+    # (θ₁ - b) for (3), with a margin.
     b = 1 + REACH * (ratio - 1)
     degree = math.asinh(_size(T.shape[-1]) / proof.TAU) / math.acosh(2 * b - 1)
     residual = math.sqrt(max(0.0, ritz.defect[0, 0].real)) / ritz.theta[0]
@@ -329,7 +328,7 @@ def _without_gap(T: Tensor, block: Tensor, best: tuple[Tensor, Ritz] | None) -> 
 def _of_block(T: Tensor, V: Tensor, ritz: Ritz, upper: float) -> Norm:
     """Return the norm as a pair and a bound, from the leading Ritz vector and a bound of σ².
 
-    V is orthonormal up to some rounding errors, by which value and bound may be too small. The Rayleigh
+    V is orthonormal up to some rounding errors, so value and bound may be too small by as much. The Rayleigh
     quotient of the vector, in double precision, is free of these errors.
     """
     v = ritz_vectors(V, ritz, 1)[:, 0]
@@ -348,9 +347,9 @@ def _precise(
 ) -> tuple[float, float]:
     """Return ‖Tv‖²/‖v‖² without rounding errors of Tv, and the bound for the value ``top``.
 
-    An entry of Tv that is large from one product on is rounded in each of the n additions after it. These
-    errors cancel in ``square``, a sum over many entries, but not if few entries are large: then the sum is
-    computed in double precision.
+    If one product makes an entry of Tv large, each of the n additions after this product rounds the entry.
+    These errors cancel in ``square``, a sum over many entries, but not if few entries are large: then the sum
+    is computed in double precision.
     """
     in_double = narrow * T.shape[-1] > _NARROW and T.dtype in (torch.float32, torch.complex64)
     if in_double:

@@ -1,21 +1,21 @@
 r"""Upper bounds, with proof, for the eigenvalues of any matrix, normal or not, from products alone.
 
-They are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
+The bounds are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
 Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are
 numbered through both files.
 
 Random vectors
 --------------
-Let Z (n, p) have independent standard normal entries, drawn after the matrix M
-was given, and let w be the leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is
-chi-squared with p degrees of freedom. For p = 16 it is below τ² = 0.65² with probability
+Let Z (n, p) have independent standard normal entries, drawn after the matrix M was given, and let w be the
+leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of
+freedom. For p = 16 it is below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
 (less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
 most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
-factor: ‖MZ‖ < ‖M‖/c for each of p columns has a probability below (√(2/π)/c)^p, 3.2e-16 for p = 4, c = 6000,
-with the same probability for half as many complex columns.
+factor c: the probability of ‖Mz‖ < ‖M‖/c for all p columns z is below (√(2/π)/c)^p. This bound is 3.2e-16 for
+p = 4 and c = 6000, and also holds for half as many complex columns.
 
 Any matrices
 ------------
@@ -35,7 +35,8 @@ the residual of the left Ritz vector. A z outside the spectrum of A is an eigenv
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
-The moduli of D⁻¹F are at most those of a matrix of rank one, whose only nonzero eigenvalue is
+The moduli of the entries of D⁻¹F are at most the entries of a matrix of rank one, whose only nonzero
+eigenvalue is
 
     f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)
 
@@ -54,7 +55,7 @@ an error can move an eigenvalue by more than δ, the eigenvalue is uncertain her
 Powers
 ------
 ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has an
-error of at most 4n eps ‖S‖² (Frobenius norms), so SS is T^2k up to (2‖S‖ + e) e + 4n eps ‖S‖².
+error of at most 4n eps ‖S‖² (Frobenius norms), so SS differs from T^2k by at most (2‖S‖ + e) e + 4n eps ‖S‖².
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ FEW, MARGIN = 4, 6000.0
 # The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
 # second number, rounding errors grow as much, and nothing is proven.
 PRODUCTS, GROWTH = 300, 1e8
-# T, T², T⁴ … T⁶⁴. T⁶⁴ bounds ρ of a normal matrix of size 64 up to 4 %.
+# Number of powers: T, T², T⁴ … T⁶⁴. For a normal matrix of size 64, T⁶⁴ bounds ρ to within 4 %.
 _POWERS = 7
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -136,7 +137,7 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
 def sparse_resolvent_bound(
     times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
 ) -> float:
-    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if none is found.
+    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if no M is found.
 
     Args:
         times: The product of P and columns.
@@ -190,7 +191,7 @@ def bounded_resolvent(
         P: The matrix ``(n, n)``.
         right: Rᵀ, orthonormal rows.
         left: Lᴴ, orthonormal rows.
-        projected: The directions that are projected out of P in A.
+        projected: The directions that are projected out of P to get A.
         generator: Draws the random vectors.
 
     Returns:

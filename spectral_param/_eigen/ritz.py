@@ -18,8 +18,8 @@ from torch import Tensor
 from spectral_param._eigen.proof import TAU, VECTORS, Projected
 from spectral_param._matrices import Array, eigvalsh
 
-# Columns of each block. A product with 16 columns costs hardly more than one with a single vector, because
-# both read T once.
+# Columns of each block. A product with 16 columns costs hardly more than a product with a single vector,
+# because both read T once.
 COLUMNS = 16
 # δ of the proof, in rounding errors of λ.
 AUDIT_DELTA = 1000.0
@@ -114,7 +114,7 @@ def compressed(
 
 
 def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the products of rows with images, and of the parts of the images orthogonal to the rows."""
+    """Return rows @ images.mH, and the Gram matrix of the parts of the images orthogonal to the rows."""
     compression = rows @ images.mH
     defect = torch.addmm(images, compression.mH, rows, alpha=-1)
     return compression, defect @ defect.mH
@@ -194,7 +194,7 @@ def basis(values: Array, vectors: Array, real: bool) -> Array:
     """
     order = np.argsort(-np.abs(values), kind="stable")
     if real:
-        # The first of each conjugate pair; LAPACK puts both next to each other.
+        # Keep the first of each conjugate pair; LAPACK puts both next to each other.
         kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:

@@ -15,8 +15,8 @@ phase of v are fixed, vᴴ dv = 0 and
 
 The pseudo-inverse leaves out v; if the largest singular value is multiple, it leaves out the whole space of
 its vectors. For tied values dv is not unique; this choice is finite, and has the smallest norm. With Π, the
-projector to that space, it is a solution of one positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. du
-follows from u = T v/σ.
+projector to the space of these vectors, dv solves one positive definite system: (λ - G + λΠ) dv = (I - Π) dG
+v. du follows from u = T v/σ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spectral_param._precision import to_double
 from spectral_param._scale import divided, power_of_two_scale
 
 # If σ is in this range, its square and its products with a gradient neither overflow nor underflow in single
-# precision. Outside LAPACK computes it.
+# precision. Outside this range, LAPACK computes σ.
 SAFE_RANGE = (2.0**-40, 2.0**40)
 
 
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``; for plain tensors in float64 and on the host, where choices depend on σ.
+        value: σ, shape ``(...)``. For plain tensors, float64 on the host, where choices by σ are made.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 
@@ -187,7 +187,7 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
 
 
 class _Leading(torch.autograd.Function):
-    """T -> (σ, v), in every mode and of every order."""
+    """T -> (σ, v), with derivatives of every order in every mode."""
 
     @staticmethod
     def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -52,8 +52,8 @@ class Solver:
 
     Args:
         radius_from: The least size n for which :meth:`eigentriple` is called; LAPACK solves smaller matrices.
-        norm_from: The least size of the smaller side for which :meth:`norm` is called; below, LAPACK is
-            called.
+        norm_from: The least size of the smaller side for which :meth:`norm` is called; for smaller sizes,
+            LAPACK is called.
     """
 
     def __init__(self, radius_from: float = 0, norm_from: float = 0) -> None:
@@ -71,13 +71,14 @@ class Solver:
         Args:
             T: One matrix ``(n, n)`` without a graph, float32, float64, complex64 or complex128. Do not change
                 it.
-            state: What was returned for the last matrix, or None.
+            state: The state returned for the last matrix, or None.
 
         Returns:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
-            ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ has working precision, the vectors at
-            least its square root. ``is_regular`` says that λ is known to be simple and not zero. False is
-            always correct, but slower. Where T is not finite, all of the triple is NaN.
+            ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ is accurate to working precision, the
+            vectors at least to the square root of this precision. ``is_regular`` says that λ is known to be
+            simple and not zero. False is always correct, but slower. Where T is not finite, all of the triple
+            is NaN.
         """
         return leading_eigentriple(T), None
 
@@ -85,13 +86,13 @@ class Solver:
         """Return ``(pair, bound), state`` for the largest singular value σ.
 
         Args:
-            T: One matrix ``(m, n)`` with m ≥ n, as above.
-            state: What was returned for the last matrix, or None.
+            T: One matrix ``(m, n)`` with m ≥ n, otherwise as for :meth:`eigentriple`.
+            state: The state returned for the last matrix, or None.
 
         Returns:
             The pair is ``(σ, v)``: σ as a float64 tensor of shape ``()`` on the host, and the right singular
             vector on the device of T, of its dtype and of norm 1. The weight is divided by ``bound``, a
-            tensor as σ is, with ‖T‖ ≤ bound ≤ (1 + τ) σ: τ is 4 eps in single, and 1e-10 in double precision.
+            tensor like σ with ‖T‖ ≤ bound ≤ (1 + τ) σ. τ is 4 eps in single and 1e-10 in double precision.
             Where T is not finite, σ, v and the bound are NaN.
         """
         pair = leading_pair(T)
@@ -188,7 +189,7 @@ class RadiusFollower(Follower):
         return triples[0] if T.ndim == 2 else stacked(triples, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ of T ``(..., n, n)`` inside transforms and graphs; torch.compile tracks it."""
+        """Return ρ of T ``(..., n, n)`` inside transforms and graphs; under torch.compile ρ is tracked."""
         return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
 
 
@@ -213,7 +214,7 @@ class NormFollower(Follower):
 
         Args:
             T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
-                The caller does not change them any more.
+                The caller does not change them afterwards.
         """
         if T.shape[-1] < self.least_size:
             pair = leading_pair(T)

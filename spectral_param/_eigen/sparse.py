@@ -18,8 +18,8 @@ proven, or computed by LAPACK.
    of H. The random vectors do not depend on T. A proof is wrong with a probability below 1e-12.
 
 If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. For larger T, a
-:class:`NotProvenError` is raised. All results are up to rounding: like LAPACK's, the radius is that of T +
-ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
+:class:`NotProvenError` is raised. All results are exact up to rounding: like LAPACK's, each is the radius of
+a T + ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ LARGE = 20_000
 
 
 def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
-    """Return the function x -> T^k x. The power is not formed: a sparse T costs less than a basis."""
+    """Return the function x -> T^k x. T^k is not formed: products with T cost little beside the basis."""
 
     def times(x: Array) -> Array:
         if x.ndim > 1:  # A single column stays in the cache.
@@ -223,7 +223,7 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
 
 
 def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return converged Ritz values, largest first, and vectors; of a conjugate pair, the one with Im > 0."""
+    """Return converged Ritz values, largest first, and vectors; of conjugate pairs, those with Im > 0."""
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
     start = rng.standard_normal(n).astype(T.dtype)
@@ -280,13 +280,13 @@ def _proven(
     z = rng.standard_normal((len(V), proof.FEW))
     if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
-    # Up to four times as many products, for powers that grow before they decay.
+    # Allow up to four times as many products, for powers that grow before they decay.
     dual = found.onto @ U.conj().T
     M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * modulus, min(most, 4 * expected + 10))
     return modulus if M * modulus <= limit else None
 
 
 def _expected(moduli: Array, n: int) -> float:
-    """Return the number of products with a normal S in a proof, from the moduli of its Ritz values."""
+    """Return the number of products that a proof needs for a normal S, from the moduli of its Ritz values."""
     decay = (moduli.min() / moduli.max()).clip(1e-9, 1 - 1e-9)
     return float(math.log(2 * proof.MARGIN * n**0.5) / -math.log(decay))

@@ -14,11 +14,10 @@ of dilation and stride spreads the image over independent sublattices. Both leav
 
 From a grid to all frequencies
 ------------------------------
-Along one axis, p(ω) = xᴴ K̂(ω) y for unit
-vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let |p| have its maximum M at ω*, where we may
-assume p(ω*) > 0. Then f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has frequencies up to d/2 and |f| ≤ M, and by
-Bernstein and Szegő f'² + (d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid
-of N points has a point within π/N of ω*. So for each axis
+Along one axis, p(ω) = xᴴ K̂(ω) y for unit vectors x, y is a polynomial of degree d = Q - 1 in e^(-iω). Let
+|p| have its maximum M at ω*, where we may assume p(ω*) > 0. Then f(ω) = Re e^(i d(ω - ω*)/2) p(ω) has
+frequencies up to d/2 and |f| ≤ M, and by Bernstein and Szegő f'² + (d/2)² f² ≤ (d/2)² M², hence f(ω) ≥ M
+cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of N points has a point within π/N of ω*. So for each axis
 
 .. math:: \sup_ω ‖\hat K(ω)‖ ≤ \max_{grid} ‖\hat K‖ / \cos(π d / (2N)).
 
@@ -77,7 +76,7 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
 
 
 def product(ways: list[Tensor]) -> Tensor:
-    """Return all combinations, ``(count, axes)``."""
+    """Return all combinations of one number from each tensor, ``(count, axes)``."""
     return torch.stack([x.flatten() for x in torch.meshgrid(*ways, indexing="ij")], dim=-1)
 
 

@@ -1,27 +1,28 @@
 """The dominant eigentriple, tracked from one optimizer step to the next.
 
 An optimizer step changes T little, so the invariant subspaces of the last step are nearly right. Two-sided
-subspace iteration corrects them with products of T and a thin block, which cost a fraction of all
+subspace iteration corrects them with products of T and a thin block, which cost a fraction of computing all
 eigenvalues. Each result is proven before it is used.
 
 The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient. Its error is the product of the errors of u
 and v. Each step replaces the directions of the smallest Ritz values by random ones. So an eigenvalue that
-grows outside the blocks is found: the random columns contain a part of its direction, the iteration amplifies
-that part, it appears as a Ritz value, and from then on it stays in the blocks.
+grows outside the blocks is found: the random columns contain a part of its direction, and the iteration
+amplifies this part until the eigenvalue appears as a Ritz value. From then on its direction stays in the
+blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
 the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are
-separated; from that the cost of the next attempt is estimated. If the leading eigenvalues are close together,
-the iteration uses a power T^(2^q), which costs q large products. If these products would cost too much, too,
-the next steps use LAPACK without an attempt.
+separated; the cost of the next attempt is estimated from this separation. If the leading eigenvalues are
+close together, the iteration uses a power T^(2^q), which costs q large products. If these products would cost
+too much, too, the next steps use LAPACK without an attempt.
 
 All random numbers come from generators seeded by the step's number, so that the same T in the same order give
 the same bits.
 
 The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank
 the separation is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step
-moves T by a tenth of |λ_1|. At twice the paper's learning rates it was 0.88 to 0.98 (steps 2300 to 2500);
-LAPACK then computed 6 of 200 steps.
+moves T by a tenth of |λ_1|. At twice the paper's learning rates the separation was 0.88 to 0.98 (steps 2300
+to 2500); LAPACK then computed 6 of 200 steps.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
 
 
 def _next_sweep_factor(state: State, log_excess: float) -> float:
-    """Return the factor with which the first round would have met the goal of the residuals."""
+    """Return the factor with which the first round would have met the goal for the residuals."""
     if not math.isfinite(log_excess):
         return min(MAX_SWEEP_FACTOR, 1.2 * state.sweep_factor)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
@@ -265,8 +266,8 @@ def _result(
 ) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
     """Return the triple of T from the Ritz pair of T·2^-exponent, and the blocks for the next call.
 
-    The directions of the blocks are ordered by eigenvalue; the last are replaced next. The host does not wait
-    for the device.
+    The directions of the blocks are ordered by eigenvalue; the last directions are replaced next. The host
+    does not wait for the device.
     """
     T = blocks[0]
     is_real = not T.is_complex()

@@ -3,7 +3,7 @@
 Before the step the gradient of each weight is made tangent to its set. After the step the weight is put back.
 If the step has a size of its own, the change is first made tangent and sized; for this, the weight is copied
 before the step. The copies travel with the arguments of the step, which torch hands from one hook to the
-other: they are gone when the step has ended, also by an error.
+other: they are gone when the step has ended, even by an error.
 
 The hooks also run after steps that changed nothing (a GradScaler skips steps inside a fused optimizer), and
 twice for an optimizer that steps twice. This does no harm: a member keeps its bits. (The version counter of a
@@ -68,14 +68,14 @@ class Entry:
         return known
 
     def has(self, weight: Tensor) -> bool:
-        """Return whether the entry is of ``weight``."""
+        """Return whether the entry belongs to ``weight``."""
         return self._weight is weight
 
     def gradient(self, weight: Tensor) -> Tensor | None:
         """Return the gradient of the weight.
 
         Raises:
-            ValueError: If it is sparse.
+            ValueError: If the gradient is sparse.
         """
         if weight.grad is not None and weight.grad.is_sparse:
             raise ValueError(
@@ -86,7 +86,7 @@ class Entry:
         return weight.grad
 
     def placed(self, weight: Tensor) -> Placed:
-        """Return what this process computes on."""
+        """Return the part of the weight on which this process computes."""
         return placed(self.constraint, weight, self.step)
 
     def is_finite(self, W: Tensor) -> bool:
@@ -241,7 +241,7 @@ def _part(active: Any, i: int) -> Any:
 
 
 def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callable[[], R]:
-    """Return a closure that afterwards makes the gradients tangent to the sets, by ``along``."""
+    """Return a closure that calls ``closure``, and then makes the gradients tangent by ``along``."""
 
     @functools.wraps(closure)
     def wrapped() -> R:
@@ -253,7 +253,7 @@ def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callabl
 
 
 def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
-    """Yield weights of one set, shape and step, for one call: of at most _BATCH entries, or one weight."""
+    """Yield groups of weights of one set, shape and step: at most _BATCH entries, or one weight."""
     groups: dict[Any, list[_Weight]] = defaultdict(list)
     for w in weights:
         W, constraint = w.placed.W, w.entry.constraint
@@ -374,7 +374,7 @@ def every_hook() -> list[Hook]:
 
 
 def hook_of(optimizer: Optimizer) -> Hook:
-    """Return the hooks of an optimizer, which gets them once."""
+    """Return the hooks of an optimizer; register them if it has none."""
     hook = _HOOKS.get(optimizer)
     if hook is None:
         hook = _HOOKS[optimizer] = Hook()

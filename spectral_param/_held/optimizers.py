@@ -15,7 +15,7 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
     """Return the optimizers, each once.
 
     Raises:
-        ValueError: If one is no optimizer of PyTorch, or differentiates its step.
+        ValueError: If an argument is no optimizer of PyTorch, or differentiates its step.
     """
     given = (
         [optimizer]
@@ -32,7 +32,7 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
     for each in given:
         try:
             each.register_step_post_hook(_nothing).remove()
-        except AttributeError:  # As of accelerate: Optimizer.__init__ was not called.
+        except AttributeError:  # For instance accelerate's: Optimizer.__init__ was not called.
             raise ValueError(
                 f"optimizer: expected one that takes hooks, got {type(each).__name__}, whose constructor "
                 "does not call that of torch.optim.Optimizer. Of a wrapper pass the optimizer inside."
@@ -54,7 +54,7 @@ def optimizer_of(weight: Tensor, optimizers: list[Optimizer]) -> Optimizer:
     """Return the optimizer that has the weight.
 
     Raises:
-        ValueError: If none has, or several have.
+        ValueError: If no optimizer has the weight, or several have it.
     """
     having = [each for each in optimizers if any(p is weight for g in each.param_groups for p in g["params"])]
     if len(having) == 1:

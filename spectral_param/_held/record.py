@@ -1,8 +1,8 @@
 """The record of plain weights that are put back into their sets after each step of their optimizer.
 
-The record is an attribute of the module beside its parameters: it is copied and pickled with the module, and
-no ``state_dict`` has it. The optimizer gets one pair of hooks for all of its weights; copies and pickles of
-an optimizer have no hooks.
+The record is an attribute of the module beside its parameters: it is copied and pickled with the module, but
+is part of no ``state_dict``. The optimizer gets one pair of hooks for all of its weights; copies and pickles
+of an optimizer have no hooks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def step_of(owner: nn.Module, name: str, constraint: Parametrization) -> steps.S
 
 
 def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
-    """Let a weight go, under all of its names in ``module``; return whether it was held."""
+    """Stop holding a weight, under all of its names in ``module``; return whether it was held."""
     constraint = held_by(owner).get(name)
     if constraint is None:
         return False
@@ -66,7 +66,7 @@ def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
 
 
 class _Reset:
-    """A module's ``reset_parameters`` that starts the held weights again, inside their sets.
+    """A module's ``reset_parameters`` that also draws the held weights anew, inside their sets.
 
     The object is an attribute of the module, whose class is not changed.
     """
@@ -81,7 +81,7 @@ class _Reset:
 
 
 def _resets(owner: nn.Module) -> list[str]:
-    """Return which methods of a module start held weights again."""
+    """Return which methods of a module draw held weights anew."""
     return [name for name in RESETS if isinstance(vars(owner).get(name), _Reset)]
 
 
@@ -109,7 +109,7 @@ def check_set(constraint: Parametrization, weight: Tensor) -> None:
 
 
 def is_watched(weight: Tensor) -> bool:
-    """Return whether an optimizer puts a weight back."""
+    """Return whether an optimizer puts a weight back into its set."""
     return any(entry.has(weight) for hook in every_hook() for entry in hook.entries)
 
 

@@ -5,7 +5,7 @@ projection on the tangent space at W, and η the rate of the weight's group. Aft
 back into the set. The result is
 
 - ``"project"``: W + D,
-- ``"tangent"``: the same, after a step with the gradient P_W G in place of G,
+- ``"tangent"``: W + D, after a step with the gradient P_W G in place of G,
 - ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, also after a step with P_W G,
 - ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
   msign(UΣVᴴ) = UVᴴ.
@@ -14,9 +14,9 @@ back into the set. The result is
 that divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where
 the divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
 
-**Parts.** A relative step is sized for the whole weight. Otherwise a row (or gate) without gradient would
-move as far as all others, by rounding. And no part turns by more than arctan η. Without this limit, a single
-row with a gradient among a thousand rows would turn by √1000 η.
+**Parts.** A relative step is sized for the whole weight. Otherwise rounding would move a row (or gate)
+without gradient as far as all other rows. And no part turns by more than arctan η. Without this limit, a
+single row with a gradient among a thousand rows would turn by √1000 η.
 
 **Rounding.** D is known up to rounding errors of W. If the tangent part has the size of a few rounding
 errors, its direction is random, and the weight stays unchanged. Otherwise AdamW without a gradient would turn
@@ -49,12 +49,12 @@ _WELL_KNOWN = 1e-6
 
 
 def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, optimizer: Optimizer) -> Kind:
-    """Return the step of a weight; None takes "tangent" where the set has it and the optimizer needs it.
+    """Return the step of a weight; for None, "tangent" if the set has it and the optimizer needs it.
 
     X are members of the set, as the matrices of the weight.
 
     Raises:
-        ValueError: If the step that is asked for does not keep the weight in its set, or stops it elsewhere
+        ValueError: If the requested step does not keep the weight in its set, or stops it elsewhere
             than at a minimum.
     """
     is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)

@@ -36,9 +36,9 @@ def delta_product(
 
     and reads :math:`y_t = S^T q_t`. The matrix :math:`I - β k k^T` has the eigenvalues 1 and 1 - β: β = 1
     replaces the value stored under k by v, β = 2 is a reflection, β = 0 does nothing. For β in [0, 2] and a
-    in [0, 1] its norm is at most 1. So two states that read the same inputs never move apart, and a gradient
-    that is handed back through the states never grows. A state itself can grow by the values that are
-    written: with one key, alternating values and β = 2 to 2T after T steps.
+    in [0, 1] the transition matrix has a norm of at most 1. So two states that read the same inputs never
+    move apart, and a gradient that is handed back through the states never grows. A state itself can grow by
+    the values that are written: with one key, alternating values and β = 2, the state grows to 2T in T steps.
 
     Sources: Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"
     (NeurIPS 2024); Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"
@@ -115,7 +115,7 @@ def _chunk(sequences: int, r: int) -> int:
 def _checked(
     q: Tensor, k: Tensor, v: Tensor | None, beta: Tensor, decay: Tensor | None, state: Tensor | None
 ) -> tuple[list[Tensor | None], torch.dtype]:
-    """Return q, k, v, β, a and S in one dtype, with one dimension for all sequences, and that dtype."""
+    """Return q, k, v, β, a and S in one dtype, with one batch dimension for all sequences; and this dtype."""
     given = {"q": q, "k": k, "v": v, "beta": beta, "decay": decay, "state": state}
     dtype = q.dtype
     for name, t in given.items():

@@ -1,15 +1,15 @@
 r"""Products of input-dependent reflections: all steps of a chunk at once.
 
-A step has a query q, and r times a unit key k, a value v and a strength β. A state S, of shape (d, e), goes
-through
+A step has a query q, and r triples of a unit key k, a value v and a strength β. A state S, of shape (d, e),
+goes through
 
 .. math::
     S ← a_t S, \qquad S ← S - β_i k_i (k_i^T S - v_i^T) \;\; r\text{ times}, \qquad y_t = S^T q_t.
 
 Sources: Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length" (2024);
-Siems et al., "DeltaProduct" (2025). With S before a chunk, K, V and Q the rows of its keys, values and
-queries, t(i) the step that row i belongs to, and
-:math:`Γ_{ij} = \prod_{t(j) < τ ≤ t(i)} a_τ`, the rows of U, :math:`u_i = β_i (v_i - k_i^T S_{i-1})`, obey
+Siems et al., "DeltaProduct" (2025). Let S be the state before a chunk, let the rows of K, V and Q be its
+keys, values and queries, let t(i) be the step that row i belongs to, and let :math:`Γ_{ij} = \prod_{t(j) < τ
+≤ t(i)} a_τ`. The rows of U, :math:`u_i = β_i (v_i - k_i^T S_{i-1})`, obey
 
 .. math::
     (I + A) U = \mathrm{diag}(β) E, \quad A = \mathrm{tril}(\mathrm{diag}(β) (K K^T ⊙ Γ), -1), \quad

@@ -2,8 +2,8 @@ r"""The recurrence h_t = σ(U x_t + W h_{t-1} + b) over a whole sequence, and th
 
 All paths give the same results. The reference path is a loop of autograd operations, for any activation and
 inside any transform. The fused path is several times faster: one autograd Function for the whole sequence,
-for the activations with a name; under torch.compile it is one operator. The linear path computes many steps
-at a time if there is no activation.
+for named activations; under torch.compile this Function becomes one operator. The linear path computes many
+steps at a time if there is no activation.
 """
 
 from __future__ import annotations

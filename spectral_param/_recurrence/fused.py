@@ -1,8 +1,8 @@
 r"""The recurrence with a named activation: its forward and backward pass over a whole sequence.
 
-Both passes work in place, on one short segment of the sequence after the other. So all temporary tensors of a
-segment stay in the cache, and only the states take memory for all steps. A small real network runs in numpy,
-see :mod:`spectral_param._recurrence.short`.
+Both passes work in place, on short segments of the sequence, one after the other. So all temporary tensors of
+a segment stay in the cache, and only the states take memory for all steps. A small real network runs in
+numpy, see :mod:`spectral_param._recurrence.short`.
 
 Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
 complex gradients (∂L/∂Re + i ∂L/∂Im):
@@ -335,7 +335,7 @@ class Backward:
             self.bias = total if self.bias is None else self.bias.add_(total)
 
     def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the factors of G (in ``out``) and of its conjugate in σ'*(G); None for 1 and for 0."""
+        """Return the factors of G (in ``out``) and of conj(G) in σ'*(G); None stands for 1 and 0."""
         if self._nonlinearity == "identity":
             return None, None
         if self._nonlinearity == "tanh":
@@ -378,6 +378,6 @@ def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Any]:
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:
-    """Return the rows of a segment's last step, from its rows h, whose sequences continue."""
+    """Return, from a segment's rows h, the rows of its last step whose sequences continue."""
     start = segment.length - segment.sizes[-1]
     return h[start : start + segment.following]

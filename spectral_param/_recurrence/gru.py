@@ -12,10 +12,10 @@ from spectral_param._recurrence.node import run
 def gru(
     a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, sizes: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence over rows of all steps, ``sizes[t]`` of step t, as in a ``PackedSequence``.
+    """Run the recurrence over rows of all steps, ``sizes[t]`` rows for step t, as in a ``PackedSequence``.
 
     Args:
-        a: ``(rows, 3n)``, of r, z and ν.
+        a: Contributions of the inputs to r, z and ν, ``(rows, 3n)``.
         h0: Initial states ``(B, n)``.
         weight: U_r, U_z and U_n stacked, ``(3n, n)``.
         bias: b_n, ``(n,)``, or None.

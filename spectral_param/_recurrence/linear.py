@@ -8,10 +8,11 @@ state then takes, for each stretch, a product of the inputs with these rows and 
 This also gives the states at which the stretches start. If all states are needed, a recurrence of L steps
 computes them, for all stretches side by side.
 
-All of this is computed in float64, and the states are rounded at the end, for two reasons. In float32 the
-error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of steps;
-the errors of a step-by-step recurrence are independent and grow only with the square root of this number. And
-the separate sums of b and U x would be large even if b and U x cancel in each step.
+All of this is computed in float64, and the states are rounded at the end, for two reasons. First, in float32
+the error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of
+steps; the errors of a step-by-step recurrence are independent and grow only with the square root of this
+number. Second, the sums of b and of U x are separate, and would be large even if b and U x cancel in each
+step.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def plan_for(
     in_numpy = (
         sizes[0] * W.shape[-1] <= _paths.NUMPY_STATES
         and W.is_cpu
-        and not torch._C._len_torch_dispatch_stack()  # Such modes would miss numpy's operations.
+        and not torch._C._len_torch_dispatch_stack()  # Dispatch modes would miss numpy's operations.
         and W.dtype in (torch.float32, torch.float64)
         and checkpoint_every is None
         and (differentiable or return_output)
@@ -83,7 +83,7 @@ def plan_for(
 
 
 def _around(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return the context of a backward pass or an operator: reflections need all digits of products."""
+    """Return the context of a backward pass or an operator; only reflections need all digits of products."""
     return precise(like) if isinstance(plan, delta_chunks.Plan) else autocast_off(like)
 
 
@@ -103,7 +103,7 @@ def run(
     *,
     compiled: bool,
 ) -> Result:
-    """Run a recurrence on tensors that are not wrapped by a transform, ``compiled`` as one operator."""
+    """Run a recurrence on tensors that are not wrapped by a transform; with ``compiled``, as one operator."""
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     options = kind, sizes, checkpoint_every, return_output
     with autocast_off(tensors[0]):

@@ -39,7 +39,7 @@ def stepwise(
 
 
 def rnn_checkpointed(cell: Cell, rows: Rows) -> Result:
-    """Run the same loop, but store only every k-th state; the backward pass runs the loop again."""
+    """Run the reference loop, but store only every k-th state; the backward pass runs the loop again."""
     assert rows.checkpoint_every is not None
     h = first_states(cell, rows)
     states = []

@@ -116,7 +116,7 @@ def previous(h: Tensor, sizes: list[int]) -> Tensor:
 
 
 def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
-    """Yield the last rows, counted from the segment's first, and the numbers of sequences that end there."""
+    """Yield the rows at which sequences end, counted from the segment's first row, and these sequences."""
     _, length, sizes, going_on = segment
     if sizes[0] == sizes[-1]:
         if going_on < sizes[-1]:
@@ -146,7 +146,7 @@ def reversal(sizes: list[int], device: torch.device) -> Tensor:
 
 
 def padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return rows ``(rows, n)`` as ``(steps, batch, n)``, where sequences have ended padded with zeros.
+    """Return rows ``(rows, n)`` as ``(steps, batch, n)``, padded with zeros where sequences have ended.
 
     Returns:
         The rows; whether a sequence is running, ``(batch, steps)``; and the place of each row among all

@@ -1,8 +1,8 @@
 """The recurrence of a small real network in numpy, whose calls take a third of the time of torch's.
 
-The formulas are those of :mod:`spectral_param._recurrence.fused`. Torch computes products and sums over all
-steps, on the same memory. Numpy gets copies of the parameters: FSDP frees their memory between uses, which
-PyTorch refuses once numpy has seen it.
+The formulas are in :mod:`spectral_param._recurrence.fused`. Torch computes products and sums over all
+steps, on the same memory. Numpy gets copies of the parameters: FSDP frees their memory between uses, and
+PyTorch refuses to free memory that numpy has seen.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _steps(t: Tensor, sizes: list[int]) -> list[Array]:
 
 
 def _activation(nonlinearity: str, bias: Array | None) -> Callable[[Array], object] | None:
-    """Return the activation of rows shaped like ``bias``, in place."""
+    """Return the in-place activation for rows shaped like ``bias``."""
     if nonlinearity == "relu":
         return lambda z: np.maximum(z, 0, out=z)
     if nonlinearity == "tanh":

@@ -1,8 +1,8 @@
 """Analyses of recurrent networks and their weights: spectra, gradients, memory, transient growth.
 
-Functions of tensors that return tensors, in double precision and without a graph. The functions ``plot_...``
-draw the results of the others. They need matplotlib (the extra ``plot``) and raise ``ImportError`` without
-it. Wrong input raises a :class:`ValueError`, which says what to pass.
+The functions take tensors, and return tensors in double precision and without a graph. The functions
+``plot_...`` draw the results of the others. They need matplotlib (the extra ``plot``) and raise
+``ImportError`` without it. Wrong input raises a :class:`ValueError`, which says what to pass.
 """
 
 from typing import TYPE_CHECKING
@@ -99,5 +99,5 @@ __all__ = [
     "transient_growth",
 ]
 
-if not TYPE_CHECKING:  # A type checker knows which names exist.
+if not TYPE_CHECKING:  # Type checkers need no __getattr__.
     __getattr__ = _guesses.answers(__name__)

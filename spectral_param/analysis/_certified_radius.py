@@ -1,9 +1,9 @@
 r"""The distance within which no input changes the class.
 
 If the difference of the outputs i and j changes by at most c_ij times the distance of two inputs, no input
-nearer than min_j (l_i - l_j)/c_ij changes the largest logit i. Two logits together change by at most √2 L.
-With the rows w_i of the last layer and the constant K of all before, c_ij = K ‖w_i - w_j‖; by the matrix
-inequality of :mod:`spectral_param.analysis._chain`, (4), c_ij² is the form (e_i - e_j)ᵀ K (e_i - e_j).
+nearer than min_j (l_i - l_j)/c_ij changes the largest logit i. A constant L of the network gives c_ij = √2 L.
+With the rows w_i of the last layer and the constant K of all layers before it, c_ij = K ‖w_i - w_j‖; by the
+matrix inequality (4) of :mod:`spectral_param.analysis._chain`, c_ij² is the form (e_i - e_j)ᵀ K (e_i - e_j).
 """
 
 from __future__ import annotations
@@ -45,31 +45,30 @@ def certified_radius(
 ) -> Tensor:
     r"""Return the distance within which no input changes the class of a network.
 
-    For a constant L it is :math:`(l_1 - l_2)/(\sqrt 2\, L)` for the two largest logits: two logits together
-    change by at most √2 L times the distance of the inputs in the 2-norm. For a model whose last layer is a
-    ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i - w_j‖_2` for the rows
-    of its weight and the constant K of the layers before, or by the matrix inequality of ``method="lmi"``;
-    the radius is the least of :math:`(l_1 - l_j)/c_{1j}` over all other classes j, and never smaller than the
-    radius from the model's constant L. A tie has the radius 0. Rounding errors of the logits are not
-    included.
+    For a constant L, this distance is :math:`(l_1 - l_2)/(\sqrt 2\, L)` for the two largest logits: two
+    logits together change by at most √2 L times the distance of the inputs in the 2-norm. For a model whose
+    last layer is a ``torch.nn.Linear``, each pair of classes has a constant of its own, :math:`K ‖w_i -
+    w_j‖_2` for the rows w of this layer's weight and the constant K of the layers before it, or the constant
+    that the matrix inequality of ``method="lmi"`` gives. The radius is the least of :math:`(l_1 -
+    l_j)/c_{1j}` over all other classes j, and never smaller than the radius from the model's constant L. A
+    tie has the radius 0. Rounding errors of the logits are not included.
 
     Sources: Tsuzuku, Sato and Sugiyama, "Lipschitz-Margin Training" (NeurIPS 2018), sections 3 and 4; the
     inequality as in :func:`lipschitz`.
 
     Args:
         logits: Real ``(..., classes)``, of two or more classes, before a softmax or after
-        ``torch.nn.LogSoftmax``.
+            ``torch.nn.LogSoftmax``.
         lipschitz: L ≥ 0 of the network in the 2-norm, as from :func:`lipschitz`; or the network itself, in
-            evaluation, whose outputs the logits are.
+            evaluation mode, which gave the logits.
         method: For a network, ``"norms"``, the default, or ``"lmi"``, as in :func:`lipschitz`.
         constants: For a network, constants that you state.
         input_shape: For a network, the shape of one input.
         steps: For a network, the Newton steps of ``"lmi"``.
 
     Returns:
-        The radius, ``(...)``, rounded down, in float32 for half precision; infinite where the constant
-        is 0 and
-        there is no tie, NaN where a logit is NaN.
+        The radius, ``(...)``, rounded down, in float32 for half precision; infinite where the constant is 0
+        and there is no tie, NaN where a logit is NaN.
 
     Raises:
         ValueError: If the logits are complex, of fewer than two classes, or of another number of classes than
@@ -119,7 +118,7 @@ def _of_a_number(logits: Tensor, constant: float, others: tuple[object, ...]) ->
 
 
 def _quotient(margin: Tensor, constant: Tensor) -> Tensor:
-    """Return margin/constant, 0 for a tie, infinite for another margin of a constant difference."""
+    """Return margin/constant, 0 for a tie, infinite for a positive margin if the constant is 0."""
     return torch.where(margin > 0, margin / constant, margin.clamp(min=0))
 
 
@@ -146,7 +145,7 @@ def _of_pairs(logits: Tensor, layers: list[Layer], method: Method, steps: int) -
 
 def _pairs(layers: list[Layer], method: Method, steps: int) -> Tensor | None:
     """Return c (classes, classes), None if the last layer is not linear."""
-    while layers and _kind(layers[-1]) in (*NEUTRAL, nn.LogSoftmax):  # Which keeps differences of logits.
+    while layers and _kind(layers[-1]) in (*NEUTRAL, nn.LogSoftmax):  # Differences of logits stay.
         layers = layers[:-1]
     if not layers or _kind(layers[-1]) is not nn.Linear:
         return None
@@ -172,7 +171,7 @@ def _pairs(layers: list[Layer], method: Method, steps: int) -> Tensor | None:
 
 
 def _times(distances: Tensor, factor: float) -> Tensor:
-    """Return the product, rounded up; equal rows have 0, also where the factor is infinite."""
+    """Return the product, rounded up; equal rows give 0, even if the factor is infinite."""
     return torch.where(distances > 0, distances * (factor * ROUNDING**2), 0.0)
 
 

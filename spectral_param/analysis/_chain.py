@@ -3,7 +3,7 @@ r"""A Lipschitz constant of linear maps with activations between them, by a chai
 Problem
 -------
 z_k = W_k v_{k-1} + b_k and v_k = φ_k(z_k) for k = 1 … L - 1, y = W_L v_{L-1} + b_L, of the input v_0. Each
-entry of φ_k has slopes in [α, β]. From here on v, z, y are the differences of those of two inputs.
+entry of φ_k has slopes in [α, β]. From here on v, z, y are differences of their values for two inputs.
 
 One layer
 ---------
@@ -26,8 +26,8 @@ From M_0 = I on, v_kᵀM_k v_k ≤ … ≤ ‖v_0‖². If also
 
     ρ M_{L-1} - W_LᵀW_L ≥ 0,    or    [[M_{L-1}, W_Lᵀ], [W_L, K]] ≥ 0,                             (4)
 
-then ‖y‖² ≤ ρ ‖v_0‖², or (cᵀy)² ≤ cᵀKc ‖v_0‖² for every c: of two outputs c = e_i - e_j. Every Λ for which (2)
-holds is a proof. M_k > 0 need not be shown: only (2) and (4) are used.
+then ‖y‖² ≤ ρ ‖v_0‖², or (cᵀy)² ≤ cᵀKc ‖v_0‖² for every c, such as c = e_i - e_j for the difference of two
+outputs. Every Λ for which (2) holds is a proof. M_k > 0 need not be shown: only (2) and (4) are used.
 
 A closed choice
 ---------------
@@ -35,20 +35,20 @@ Let Λ = λI, G = WM⁻¹Wᵀ, γ an eigenvalue of G and g the largest. P is G(I
 
     λ (1 + αβλγ - ¼(α + β)²λγ)/(1 + αβλγ) = λ (1 - ¼(β - α)²λγ)/(1 + αβλγ),                        (5)
 
-which fall with γ, since αβ + ¼(β - α)² = ¼(α + β)². The least is that of g. As a function of λ it is largest
-where 1 - 2aλg - acλ²g² = 0 for a = ¼(β - α)², c = αβ, a + c = ¼(α + β)², so at
+which fall with γ, since αβ + ¼(β - α)² = ¼(α + β)². The least eigenvalue belongs to γ = g. As a function of λ
+this eigenvalue is largest where 1 - 2aλg - acλ²g² = 0 for a = ¼(β - α)², c = αβ, a + c = ¼(α + β)², so at
 
     λ = 2/(s (β - α) g),    s = max(|α|, |β|),                                                     (6)
 
 where it is 1/(s²g). Hence M⁺ ≥ I/(s²g): up to rounding this choice is at most the product of norms and
 slopes. N > 0 needs 1 + αβλg > 0, which is |α + β|/(β - α) here. For slopes that are symmetric, α = -β, N is
-singular at this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened: to
-symmetric ones where |α + β| is small beside β - α, and where β - α is small.
+singular at this λ; then (2) asks N ≥ 0 and Λ ≥ M⁺ alone, and M⁺ = Λ. Slopes may always be widened. They are
+made symmetric where |α + β| is small beside β - α, and are widened where β - α is small.
 
 Scales
 ------
 Units may be scaled, v_k → c v_k, W_k → c W_k, W_{k+1} → W_{k+1}/c; slopes stay. Here c is the power of two
-for which Λ is about 1. So nothing overflows, and the scales are an exponent of the result.
+for which Λ is about 1. So nothing overflows, and the scales enter the result as an exponent.
 
 A wide first map
 ----------------
@@ -64,13 +64,13 @@ u. Together this is below (n + 3)² ε D, ε = 2u, for
     D = diag(M) + (|αβ| + |α + β|) diag(WᵀΛW) for v,    D = Λ for w,
 
 which are subtracted from B before it is factorised. If W itself is a product of matrices, it is wrong by E,
-‖E‖_F ≤ e, and B by at most ½|α + β| e √(max Λ) (‖v‖² + ‖Λ^½ w‖²) + |αβ| max Λ (2e‖W‖_F + e²)‖v‖². That is
-subtracted, too.
+‖E‖_F ≤ e, and B by at most ½|α + β| e √(max Λ) (‖v‖² + ‖Λ^½ w‖²) + |αβ| max Λ (2e‖W‖_F + e²)‖v‖². This bound
+is subtracted, too.
 
 Sources: Fazlyab, Robey, Hassani, Morari and Pappas, "Efficient and accurate estimation of Lipschitz constants
 for deep neural networks" (NeurIPS 2019), have one matrix inequality for all layers; Xu and Sivaranjani,
-"ECLipsE: efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), the
-chain.
+"ECLipsE: efficient compositional Lipschitz constant estimation for deep neural networks" (NeurIPS 2024), have
+the chain.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ from torch import Tensor
 from spectral_param._matrices import decomposed
 
 _EPS = torch.finfo(torch.float64).eps
-# Slopes [α, β] become symmetric if |α + β| is less than this part of β - α, which becomes at least this part
-# of the largest slope.
+# Slopes [α, β] become symmetric if |α + β| is less than the first number times β - α; β - α becomes at least
+# the second number times the largest slope.
 _SYMMETRIC, _RANGE = 1e-3, 1e-2
-# How much below (6) λ is: for symmetric slopes, whose N is singular at (6), and for others.
+# By how much λ is below (6): for symmetric slopes, whose N is singular at (6), and for others.
 _BELOW_SYMMETRIC, _BELOW = 1e-6, 0.0
 # The largest part of Λ that may be lost to rounding.
 _MOST = 1e-3
@@ -114,7 +114,7 @@ class Scaled(NamedTuple):
     """A chain in the units in which Λ is about 1.
 
     Attributes:
-        chain: Its constant is that of the original, times 2^-exponent.
+        chain: The chain, whose constant is the original constant times 2^-exponent.
         exponent: A power of two.
         weights: The diagonals of Λ.
         form: M_{L-1}, proven.
@@ -173,7 +173,7 @@ def proven(chain: Chain, weights: Sequence[Tensor]) -> Tensor | None:
 
 
 def step(form: Tensor, W: Tensor, error: float, weight: Tensor, slopes: Slopes) -> Tensor | None:
-    """Return M⁺ of (3), less what rounding may do, with (2) proven; None if it is not."""
+    """Return M⁺ of (3), less a margin for rounding, with (2) proven; None if (2) is not proven."""
     total, product = sum(slopes), slopes[0] * slopes[1]
     most = float(weight.max())
     if not (bool((weight > 0).all()) and most < math.inf):
@@ -194,7 +194,7 @@ def step(form: Tensor, W: Tensor, error: float, weight: Tensor, slopes: Slopes) 
     extra = 4 * room
     while extra < _MOST:
         following = torch.diag_embed((1 - extra) * weight - 2 * wrong * weight) - lost
-        # The second half of a factorisation of (2), by blocks.
+        # The Schur complement of N in (2). If Cholesky can factorise this complement, (2) is proven.
         rest = torch.diag_embed((1 - room) * weight - wrong * weight) - following - lost
         if not torch.linalg.cholesky_ex(rest).info:
             return following
@@ -203,7 +203,7 @@ def step(form: Tensor, W: Tensor, error: float, weight: Tensor, slopes: Slopes) 
 
 
 def bound(form: Tensor, W: Tensor, error: float) -> float | None:
-    """Return √ρ of (4), proven; None if it is not."""
+    """Return √ρ of (4), proven; None if (4) is not proven."""
     root, failed = torch.linalg.cholesky_ex(form)
     if failed:
         return None
@@ -223,7 +223,7 @@ def bound(form: Tensor, W: Tensor, error: float) -> float | None:
 
 
 def output_form(form: Tensor, W: Tensor, error: float) -> Tensor | None:
-    """Return K of (4), proven; None if it is not."""
+    """Return K of (4), proven; None if (4) is not proven."""
     root, failed = torch.linalg.cholesky_ex(form)
     if failed:
         return None
@@ -256,14 +256,14 @@ def widened(low: float, high: float) -> Slopes:
 
 
 def _unit(W: Tensor, error: float) -> tuple[Tensor, float, int]:
-    """Return W = 2^e W', W' and e."""
+    """Return W' with W = 2^e W', its error, and e."""
     exponent = int(torch.frexp(W.abs().max()).exponent)
     inverse = torch.tensor(-exponent, dtype=torch.int64, device="cpu")
     return torch.ldexp(W, inverse), math.ldexp(error, -exponent), exponent
 
 
 def _narrow(W: Tensor, error: float) -> tuple[Tensor, float]:
-    """Return C with CCᵀ ≥ WWᵀ, square, and its error, which is 0."""
+    """Return a square C with CCᵀ ≥ WWᵀ, and the error of C, which is 0."""
     gram, n = W @ W.mT, len(W)
     room = n * (sum(W.shape) + 3) * _EPS
     d = gram.diagonal()

@@ -5,14 +5,15 @@ the variables v = (v_0, …, v_{L-1}), linear in ρ and all λ_i (LipSDP, Fazlya
 
     X = ρ E + Σ_i λ_i A_i - (W_L v_{L-1})² ≥ 0,    A_i = w_i² - (α + β) w_i z_i + αβ z_i²,
 
-where E is the identity for v_0. A_i = U_i S_i U_iᵀ has two columns, that of the unit and its row of W, and
-S_i = [[1, -½(α + β)], [-½(α + β), αβ]]. The barrier tρ - log det X - Σ log λ_i has the derivatives
+where E is the identity for v_0. In A_i = U_i S_i U_iᵀ, U_i has two columns, the unit vector of w_i and the
+row of W for z_i, and S_i = [[1, -½(α + β)], [-½(α + β), αβ]]. The barrier tρ - log det X - Σ log λ_i has the
+derivatives
 
     t δ_ρ - tr X⁻¹A_i - 1/λ_i,    tr X⁻¹A_i X⁻¹A_j = tr S_i Q_ij S_j Q_ijᵀ,    Q_ij = U_iᵀX⁻¹U_j,
 
 and at its least point ρ is within (size of X + number of λ)/t of the optimum (Boyd and Vandenberghe, "Convex
-Optimization", 2004, section 11.2). All of this only proposes multipliers: what they give is proven
-afterwards.
+Optimization", 2004, section 11.2). All of this only proposes multipliers: the constants that they give are
+proven afterwards.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from spectral_param._matrices import decomposed
 from spectral_param._progress import steps
 from spectral_param.analysis._chain import Chain
 
-# ρ at the start, relative to that of the closed choice. t grows by this factor where the square of Newton's
-# decrement was below the other number.
+# ρ at the start, relative to ρ of the closed choice. t grows by the second number where the square of
+# Newton's decrement was below the third.
 _START, _FASTER, _CENTRED = 3.0, 4.0, 1.0
 
 
@@ -97,7 +98,7 @@ def tightened(chain: Chain, weights: Sequence[Tensor], square: float, most: int)
     Args:
         chain: The maps, in good units.
         weights: Feasible Λ.
-        square: ρ of these.
+        square: ρ of these Λ.
         most: The number of steps.
     """
     problem = _Problem(chain)

@@ -1,4 +1,4 @@
-"""What is proven of a recurrent network that one has: at what rate it forgets where it started from."""
+"""A proof for a given recurrent network: the rate at which it forgets where it started from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EXPECTED = (
 
 
 class _Part(NamedTuple):
-    """A module of its own states, as layers and directions."""
+    """The weights of a module with its own states, by layer and direction."""
 
     layers: list[list[Weights]]
     is_cell: bool
@@ -61,27 +61,27 @@ def contraction(
 ) -> Contraction | MeasuredContraction:
     r"""Return the rate at which a recurrent network provably forgets where it started from.
 
-    Two runs read the same inputs, from different starts. If the result has a rate r, the difference δ of
-    their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for every input whose
-    entries are at most ``input_bound``, and d is the ``scaling``. So after k steps each unit differs by at
-    most :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. The rate is proven in double
+    Two runs read the same inputs, from different starts. If the result has a rate r and the ``scaling`` d,
+    the difference δ of their states obeys :math:`\max_i |δ^+_i|/d_i ≤ r \max_i |δ_i|/d_i` in each step, for
+    every input whose entries are at most ``input_bound``. So after k steps each unit differs by at most
+    :math:`d_i\, r^k \max_j |δ_j|/d_j`. With r = 1 differences never grow. The rate is proven in double
     precision for the weights as they are stored; the rounding errors of the network itself are not included.
 
     The rate holds for starts within ``starts``: the cube \|h\| <= 1 of a GRU or LSTM, which states do not
     leave, and \|c\| <= κ = 1/(1 - f̄) for the cells of an LSTM, whose forget gates are at most f̄. Layers in
     a row are compared together, in one norm; where several layers have the largest rate, the result exceeds
-    this rate by about 1e-6. With two directions, each direction of each layer has the rate, given what it
-    reads: for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})`
-    with a number C.
+    this rate by about 1e-6. With two directions, each direction of each layer has the rate for equal inputs.
+    So for every r above the rate, states at time t of T differ by at most :math:`C (r^t + r^{T - t})` with a
+    number C.
 
-    Without ``input_bound`` an update gate that reads the input can be held at 1 for as long as the input
-    says, and a GRU has the rate 1 at best; an LSTM has no rate. A :class:`spectral_param.nn.ContractingGRU`
-    needs no bound. Networks without gates contract at the least norm in diagonal coordinates, or at ρ(\|W\|),
+    Without ``input_bound``, inputs can hold an update gate that reads them at 1 for any number of steps, so a
+    GRU has the rate 1 at best; an LSTM has no rate. A :class:`spectral_param.nn.ContractingGRU` needs no
+    bound. Networks without gates contract at the least norm in diagonal coordinates, or at ρ(\|W\|),
     whichever is less. A rate that is not proven may exist: the proof takes absolute values.
 
     One layer of a :class:`spectral_param.nn.DeltaProduct` has its own rate, or 1, in the 2-norm: a product of
-    reflections has a norm of at most 1. Nothing is proven of several layers, because the reflections of the
-    second one are chosen by what the first one returns, which differs between the runs.
+    reflections has a norm of at most 1. Nothing is proven for several layers, because the outputs of the
+    first layer choose the reflections of the second layer, and differ between the runs.
 
     The proof does not hold for a network whose output is fed back into its input.
 
@@ -93,20 +93,21 @@ def contraction(
         module: ``torch.nn.RNN``, ``GRU`` or ``LSTM`` or one of their cells; a network of this library whose
             units have ReLU, tanh, no activation, or modReLU with biases b <= 0; or a ``torch.nn.ModuleList``
             of such modules of one direction, each reading the states of the one before. A module with dropout
-            between layers has to be in evaluation.
+            between layers has to be in evaluation mode.
         input_bound: The largest entry of an input; None for any inputs.
         inputs: Inputs on which a rate is measured, too, ``(time, batch, features)``, or ``(batch, time,
-            features)`` with ``batch_first``. Runs from several starts read the same
-            inputs, in double precision; the starts are uniform in the box of the states that a run from zero
-            visits, at least [-1, 1]. The rate of a pair of runs is the mean shrinking of their largest
-            difference in a step, until it has shrunk by 1e9, or to the end. None, the default: nothing is
+            features)`` with ``batch_first``. Runs from several starts read the same inputs, in double
+            precision; the starts are uniform in the box of the states that a run from zero visits, at least
+            [-1, 1]. The rate of a pair of runs is the mean factor by which their largest difference shrinks
+            in a step, until this difference has shrunk by 1e9, or to the end. None, the default: nothing is
             measured.
         runs: Number of starts for each sequence of ``inputs``, at least 2.
 
     Returns:
         Named tuple ``(rate, scaling, starts, norm, obstacle)``. Where no rate of at most 1 is proven,
-        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias. With ``inputs`` it also has
-        ``(worst, median, steps, pairs)``: a measurement, which proves nothing of other inputs and starts.
+        ``rate`` is None and ``obstacle`` names the layer, the gate and the bias. With ``inputs`` the tuple
+        also has ``(worst, median, steps, pairs)``: a measurement, which proves nothing for other inputs and
+        starts.
 
     Raises:
         ValueError: If the module is of another kind, has dropout in training or a ``proj_size``, or if
@@ -136,7 +137,7 @@ def contraction(
 
 
 def _proven(module: nn.Module, input_bound: float | None) -> Contraction:
-    """Return what is proven."""
+    """Return the proof, or the obstacle to a proof."""
     check_module(module, "module")
     bound = check_input_bound(input_bound)
     if isinstance(module, (DeltaProduct, DeltaProductCell)):
@@ -174,7 +175,7 @@ _DIFFERENT_INPUTS = (
 
 
 def _part(module: nn.Module, bound: float) -> _Part | str:
-    """Return the layers of a module, or what stands in the way of any proof."""
+    """Return the layers of a module, or the obstacle to any proof."""
     kind = type_before_parametrizations(module)
     if kind in KINDS:
         return _Part(torch_layers(module, bound, _NAME), isinstance(module, nn.RNNCellBase))
@@ -214,7 +215,7 @@ def _part(module: nn.Module, bound: float) -> _Part | str:
 
 @torch.no_grad()
 def _cell(cell: Any, label: str, bound: float) -> Weights | str:
-    """Return the weights of a cell of this library, or what stands in the way."""
+    """Return the weights of a cell of this library, or the obstacle to a proof."""
     if isinstance(cell, ContractingGRUCell):
         weight, limit = cell.bounded()
         parts = (cell.weight_ih, weight, cell.bias_ih, cell.bias_hh)

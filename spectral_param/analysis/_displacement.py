@@ -21,8 +21,8 @@ def displacement(
 ) -> dict[str, float]:
     """Return how far :func:`spectral_param.constrain` would move each tensor, without changing the module.
 
-    For a trained network, 0 means that it keeps its outputs. A bound that the weight satisfies already does
-    not move it, nor does ``SpectralRadiusNorm("present")``.
+    For a trained network, 0 means that the network keeps its outputs. A bound that the weight satisfies
+    already does not move it, nor does ``SpectralRadiusNorm("present")``.
 
     Args:
         module: The module that has the tensor.

@@ -5,10 +5,10 @@ r"""Fisher memory of linear dynamics: how much information the noisy state has a
 The state is Gaussian, and its covariance :math:`C = \sum_{k≥0} W^k (W^k)^H` does not depend on the signal. So
 its Fisher information about the signal of k steps ago is :math:`J(k) = ‖C^{-1/2} W^k v‖^2`.
 
-C solves C = W C Wᴴ + I. Doubling, C ← C + A C Aᴴ, A ← A², doubles the number of terms in each step. Here it
-updates a triangular root, C = L Lᴴ: the new root is the R of a QR decomposition of [Lᴴ; (AL)ᴴ]. Since C ⪰ I,
-L⁻¹ is bounded. So J(k) = ‖L⁻¹ Wᵏ v‖² is accurate even if C is numerically singular: for a delay line with
-gain, C has a condition number of about αⁿ.
+C solves C = W C Wᴴ + I. Doubling, C ← C + A C Aᴴ, A ← A², doubles the number of terms in each step. Here
+doubling updates a triangular root, C = L Lᴴ: the new root is the R of a QR decomposition of [Lᴴ; (AL)ᴴ].
+Since C ⪰ I, L⁻¹ is bounded. So J(k) = ‖L⁻¹ Wᵏ v‖² is accurate even if C is numerically singular: for a delay
+line with gain, C has a condition number of about αⁿ.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def fisher_memory(W: Tensor, v: Tensor, steps: int) -> Tensor:
 
     Here :math:`C = \sum_k W^k (W^k)^H` is the covariance of the state of :math:`h_t = W h_{t-1} + v s_t +
     ξ_t` for white noise ξ of variance 1; for another variance, divide the result by the variance. The sum
-    over all k is 1 for a normal W and a unit v, and at most n for any W. Summed over k and over an
-    orthonormal basis of vectors v it is n.
+    over all k is 1 for a normal W and a unit v, and at most n for any W. The sum over k and over an
+    orthonormal basis of vectors v is n.
 
     Source: Ganguli, Huh and Sompolinsky, "Memory traces in dynamical systems" (PNAS 105, 2008).
 
@@ -109,7 +109,7 @@ def fisher_memory_bound(Theta: Tensor, steps: int, sharp: bool = False) -> Tenso
 
     σ_max is the largest singular value of the unit triangular T with :math:`Θ = Θ_{delay} T`, where Θ_delay
     is the sub-diagonal alone, and :math:`σ_{max} = ‖Θ‖_2/\sqrt α`. T comes from Gram-Schmidt of the columns
-    of Θ from the *last* to the first. The proposition does not say so, and with the usual order, from
+    of Θ from the *last* to the first. The proposition does not say this, and with the usual order, from
     the first column, the bound is false. The bound holds for k < n only: Θⁿ = 0, so J(k) = 0 for k ≥ n, and
     this function returns 0 there.
 

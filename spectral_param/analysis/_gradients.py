@@ -37,13 +37,13 @@ def gradient_norms(
     and imaginary parts.
 
     With ``wrt="state"``, block i of h_τ is differentiated with respect to block i of h_t, and the rest of the
-    state at time t is held fixed. For a BlockRNN these are the diagonal blocks, for an LSTM the path through
+    state at time t is held fixed. For a BlockRNN this gives the diagonal blocks, for an LSTM the path through
     h alone.
 
     Args:
         rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction and any number of
-            layers: RNN, LSTM, GRU, ``BlockRNN`` and the networks built from it. It is run in evaluation mode.
-            h is the state of its last layer.
+            layers: RNN, LSTM, GRU, ``BlockRNN`` and the networks built from it. The module is run in
+            evaluation mode. h is the state of its last layer.
         x: Inputs as the module takes them, batched or not.
         hx: Initial state; None, the default, is zeros.
         wrt: ``"input"``, the default, for x_t, or ``"state"`` for h_t.
@@ -96,16 +96,16 @@ def loss_gradient_norms(
 ) -> Tensor:
     """Return :math:`‖∂L/∂h_t‖_2` for each time step, sequence and block.
 
-    This is the gradient that reaches h_t through the outputs from t on and through all later states. It costs
-    one backward pass. Source: figure 5 of Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks
-    with Scaled Cayley Transform" (ICML 2018), appendix C.
+    This is the gradient that reaches h_t through the outputs from t on and through all later states. All
+    norms together cost one backward pass. Source: figure 5 of Helfrich, Willmott and Ye, "Orthogonal
+    Recurrent Neural Networks with Scaled Cayley Transform" (ICML 2018), appendix C.
 
     Args:
         rnn: A module with the interface of :class:`torch.nn.RNN`, with one direction, whose output is the
-            state of its last layer. It is run in evaluation mode.
+            state of its last layer. The module is run in evaluation mode.
         x: Inputs as the module takes them, batched or not.
-        loss: Function of the module's output that returns one real number. The norms are those of single
-            sequences, so a mean over the batch divides them by the batch size.
+        loss: Function of the module's output that returns one real number. Each norm belongs to one sequence,
+            so a mean over the batch divides the norms by the batch size.
         hx: Initial state; None, the default, is zeros.
         block_sizes: Sizes of the blocks of h. None, the default, takes the module's blocks, or else one
             block.
@@ -161,8 +161,8 @@ def gradient_norm_bounds(W: Tensor, steps: int, U: Tensor | None = None) -> Tens
     The theorem assumes :math:`‖W^{(S)}‖_2 < 1`. The bounds hold without this assumption, but then they do not
     go to zero. A spectral radius below 1 does not imply a norm below 1: the short-term block of an ENRNN
     usually has a larger norm, and the bounds then say little. The bounds also hold for other activations with
-    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. They do not hold in every norm,
-    because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
+    :math:`|σ'| ≤ 1`: tanh, real modReLU, and complex modReLU with biases ≤ 0. The bounds do not hold in every
+    norm, because in norms other than the 2-norm the diagonal matrix of σ' can have a norm above 1.
 
     Args:
         W: Recurrent matrix of the block, ``(..., k, k)``.

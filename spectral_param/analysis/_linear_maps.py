@@ -1,4 +1,4 @@
-"""Matrices of linear layers, of images too where these are small."""
+"""Matrices of linear layers, also of layers on small images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spectral_param._constants.network import Layer
 from spectral_param._constants.repeats import Shape, is_known
 from spectral_param._precision import to_double
 
-#: The most entries of an input and of an output of a layer that counts as a matrix, dense layers apart.
+#: Largest number of entries of an input or an output for which a layer, unless dense, counts as a matrix.
 MOST_ENTRIES = 2048
 _EPS = torch.finfo(torch.float64).eps
 
@@ -27,7 +27,7 @@ CONVOLUTIONS: dict[type[nn.Module], Any] = {
     nn.ConvTranspose3d: nn.functional.conv_transpose3d,
 }
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-# Linear or affine, without a weight, whatever the dtype is.
+# Linear or affine layers without a weight, for any dtype.
 _PLAIN = (
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
@@ -40,10 +40,10 @@ _PLAIN = (
 
 
 def matrix(layer: Layer) -> tuple[Tensor, float, Shape] | None:
-    """Return W, ‖E‖_F of its error, and the shape of its inputs; None if it is too large or not known.
+    """Return W, ‖E‖_F for its error E, and the shape of its inputs; None if W is too large or not known.
 
-    A dense layer is applied to vectors of the last dimension. If the shape of its input has others, that of W
-    is ``(..., n)``.
+    A dense layer is applied to vectors of the last dimension. If its input has other dimensions, the shape
+    returned is ``(..., n)``.
     """
     module: Any = layer.module
     if module is None:

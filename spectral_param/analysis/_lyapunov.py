@@ -1,4 +1,4 @@
-"""Lyapunov certificates, of linear maps by any quadratic form, of networks by a diagonal one."""
+"""Lyapunov certificates: for linear maps by any quadratic form, for networks by a diagonal form."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ def lyapunov_certificate(
     ``metric="full"``, the default: a quadratic form M with :math:`W^H M W ≤ r^2 M`. It proves
     :math:`‖W^k‖_2 ≤ \sqrt{\mathrm{cond}\, M}\; r^k` for all k. Compare this bound with what
     :func:`transient_growth` measures. M exists if all eigenvalues are inside the disc of radius r, or on its
-    edge and semisimple. The form is not the one of least condition, so the bound may be too large.
+    edge and semisimple. The form does not have the least condition, so the bound may be too large.
 
-    ``metric="diagonal"``: a positive diagonal Θ and the rate :math:`r = ‖ΘWΘ^{-1}‖_2`. It proves that every
-    network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts in
-    ‖Θ·‖ at this rate, for every input, U and b: two states that see the same inputs have
-    :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 - h_0'‖_2`. Feedback of the output into the network
-    changes W, and the proof does not hold. Source: Buehner and Young (2006); see
-    :func:`spectral_param.functional.scaled_norm`.
+    ``metric="diagonal"``: a positive diagonal Θ and the rate :math:`r = ‖ΘWΘ^{-1}‖_2`. They prove that every
+    network :math:`h^+ = φ(Wh + Ux + b)` contracts in ‖Θ·‖ at this rate, for every input, U and b, if φ acts
+    on each unit and has slopes in [-1, 1]. Two states that see the same inputs have :math:`‖h_k - h_k'‖_2 ≤
+    \mathrm{cond}(Θ)\, r^k\, ‖h_0 - h_0'‖_2`. Feedback of the output into the network changes W, and the proof
+    does not hold. Source: Buehner and Young (2006); see :func:`spectral_param.functional.scaled_norm`.
 
     A weight of :class:`spectral_param.LyapunovForm` already has its metric:
     :meth:`spectral_param.LyapunovForm.certificate` returns it.

@@ -27,7 +27,7 @@ def matrices(W: Tensor, name: str) -> Tensor:  # (..., m, n)
 
 
 def without_nan(M: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)
-    """Return the matrices with zero in place of those that are not finite, and a mask of the finite ones.
+    """Return the matrices, with zeros for matrices that are not finite, and a mask of the finite matrices.
 
     NaN must not reach LAPACK: its QR iteration ends the process.
     """

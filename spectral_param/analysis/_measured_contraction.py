@@ -14,7 +14,7 @@ from spectral_param.functional._checks import check_finite, check_tensor, whole_
 from spectral_param.functional._network_contraction import summary
 
 _NAME = "contraction"
-# Runs that are this much closer than at the start are no longer compared: rounding errors come near.
+# Runs that are this much closer than at the start are no longer compared, because rounding errors come near.
 _CLOSE = 1e-9
 
 
@@ -25,9 +25,9 @@ class MeasuredContraction(NamedTuple):
         rate: The proven rate, or None.
         scaling: The d of the proof.
         starts: The starts for which the rate holds.
-        norm: Its norm.
-        obstacle: What stands in the way of a proof.
-        worst: The largest rate that was measured, of all pairs of runs. Above 1, the pair moved apart.
+        norm: The norm of the proven rate.
+        obstacle: The reason if no rate is proven.
+        worst: The largest measured rate of all pairs of runs; above 1 if the pair moved apart.
         median: The median of the rates of all pairs.
         steps: The number of steps over which the worst pair was followed.
         pairs: The number of pairs.
@@ -89,7 +89,7 @@ def measured(module: nn.Module, inputs: Tensor, runs: int, bound: float | None) 
         for t in range(steps):
             state = stepper.step(stepper.x[t].repeat(runs, 1), state)
             distance = (_distances(state, runs) / start).clamp(min=1e-16)
-            # A pair that has come close keeps what it had then.
+            # A pair that has come close keeps its last rate.
             followed = counts == t
             ends = followed & ((distance > _CLOSE) | rates.isnan())
             rates = torch.where(ends, distance ** (1 / (t + 1)), rates)
@@ -110,6 +110,6 @@ def _visited(stepper: Stepper) -> Tensor:
 
 
 def _distances(state: Tensor, runs: int) -> Tensor:
-    """Return the largest difference of a state of each run and the first one, ``(runs - 1, batch)``."""
+    """Return the largest difference between a state of each run and the first run, ``(runs - 1, batch)``."""
     each = state.unflatten(0, (runs, -1))
     return (each[1:] - each[0]).abs().amax(dim=-1)

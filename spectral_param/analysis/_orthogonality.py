@@ -16,8 +16,8 @@ from spectral_param.functional._checks import with_arrays
 def orthogonality_error(W: Tensor) -> Tensor:
     """Return :math:`‖W^H W - I‖_F`, the orthogonality (unitary) score of the scoRNN paper.
 
-    For a square weight it is equal to :math:`‖W W^H - I‖_F`. Of a tall weight it measures the columns, of a
-    wide one the rows.
+    For a square weight it is equal to :math:`‖W W^H - I‖_F`. For a tall weight the score measures the
+    columns, for a wide weight the rows.
 
     Computed in double precision, so that the result shows the rounding errors of W and not of the
     computation. Source: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley

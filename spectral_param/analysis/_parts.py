@@ -20,7 +20,7 @@ from spectral_param.analysis._chain_newton import tightened
 from spectral_param.analysis._linear_maps import CONVOLUTIONS, matrix
 
 _EPS = torch.finfo(torch.float64).eps
-#: The most units between the maps of a part that Newton's method takes.
+#: Largest number of units between the maps of a part for Newton's method.
 MOST_UNITS = 2000
 # Two maps are multiplied if the relative error of the product is at most this.
 _EXACT = 1e-7
@@ -45,12 +45,12 @@ def number_by_norms(layers: Iterable[Layer]) -> float:
 
 
 def number(layers: Iterable[Layer], steps: int) -> float:
-    """Return the product of the numbers of the parts."""
+    """Return the product of the constants of the parts."""
     return product(number_of_part(part, steps) for part in parts_of(layers))
 
 
 def number_of_part(part: Part, steps: int) -> float:
-    """Return the least constant that is proven of a part."""
+    """Return the least constant that is proven for a part."""
     if part.chain is None:
         return part.constant
     found = [constant_of(each) for each in proven_forms(part.chain, steps)]
@@ -118,7 +118,7 @@ def parts_of(layers: Iterable[Layer]) -> list[Part]:
 
 
 class _Builder:
-    """Puts layers in a row together, one by one."""
+    """Groups the layers of a network into parts, layer by layer."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -129,8 +129,8 @@ class _Builder:
         self.errors: list[float] = []
         self.slopes: list[Slopes] = []
         self.constants: list[float] = []
-        self.pending: Slopes | None = None  # Of the activations since the last map.
-        self.shape: Shape = None  # Of what the last map returns.
+        self.pending: Slopes | None = None  # Slopes of the activations since the last map.
+        self.shape: Shape = None  # The shape that the last map returns.
         self.is_merged = False
 
     def take(self, layer: Layer) -> None:
@@ -163,7 +163,7 @@ class _Builder:
             self.shape = None
 
     def _map(self, layer: Layer, W: Tensor, error: float, shape: Shape) -> None:
-        """Add a linear map, or merge it with the one before."""
+        """Add a linear map, or merge it with the map before."""
         if self.maps and (self.shape is None or self.shape != shape):
             self.close()
         if self.maps and self.pending is None:
@@ -208,7 +208,7 @@ def _composed(first: Slopes, second: Slopes) -> Slopes:
 
 
 def _merged(first: Tensor, error: float, second: Tensor, other: float) -> tuple[Tensor, float] | None:
-    """Return the product of two maps and its error; None where that is not small."""
+    """Return the product of two maps and its error; None if the error is not small."""
     W = second @ first
     a, b = (1.01 * float(each.norm()) for each in (second, first))
     wrong = first.shape[0] * _EPS * a * b + a * error + b * other + error * other

@@ -90,7 +90,7 @@ def plot_gradient_norms(norms: Tensor, ax: Axes | None = None, vmax: float | Non
     input at t has not been read yet. The scale is logarithmic over four decades.
 
     Args:
-        norms: Those of one block, from :func:`gradient_norms`: ``(..., T, T)``. A batch is averaged.
+        norms: Norms of one block, from :func:`gradient_norms`: ``(..., T, T)``. A batch is averaged.
         ax: Axes to draw on; None, the default, makes new ones.
         vmax: Upper end of the scale; None, the default, is the largest norm. Pass one value for all blocks to
             compare them.
@@ -117,7 +117,7 @@ def plot_gradient_norm_bounds(norms: Tensor, bounds: Tensor, ax: Axes | None = N
     """Draw the norms of all pairs of time steps over the lag τ - t, and the bounds of Theorem 3.1.
 
     Args:
-        norms: Those of one block, from :func:`gradient_norms`: ``(..., T, T)``.
+        norms: Norms of one block, from :func:`gradient_norms`: ``(..., T, T)``.
         bounds: From :func:`gradient_norm_bounds`, ``(lags,)``.
         ax: Axes to draw on; None, the default, makes new ones.
 
@@ -142,7 +142,7 @@ def plot_loss_gradient_norms(norms: Tensor, ax: Axes | None = None, **kwargs: An
     """Draw the norms of the loss gradients over time, as figure 5 of the scoRNN paper does.
 
     Args:
-        norms: Those of one block, from :func:`loss_gradient_norms`: ``(..., T)``. A batch is averaged.
+        norms: Norms of one block, from :func:`loss_gradient_norms`: ``(..., T)``. A batch is averaged.
         ax: Axes to draw on; None, the default, makes new ones.
         kwargs: Passed to ``Axes.plot``, for example ``label`` and ``color``.
 
@@ -240,7 +240,7 @@ def plot_angles(values: Tensor, ax: Axes | None = None, bins: int = 24, **kwargs
 def plot_transient_growth(
     growth: TransientGrowth, ax: Axes | None = None, kreiss: Tensor | None = None, **kwargs: Any
 ) -> Axes:
-    """Draw the norms of the powers of W, and the Kreiss constant, a lower bound on the largest of them.
+    """Draw the norms of the powers of W, and the Kreiss constant, a lower bound on the largest norm.
 
     Args:
         growth: From :func:`transient_growth`; one curve for each matrix.
@@ -269,7 +269,7 @@ def plot_modes(
     amplitudes: Any = None,
     **kwargs: Any,
 ) -> Axes:
-    """Draw the modes of stable dynamics, with their frequencies and decay times, one of each pair.
+    """Draw the modes of stable dynamics, with frequencies and decay times, one mode of each conjugate pair.
 
     Args:
         model: A fitted :class:`~spectral_param.dynamics.StableLinearModel`.
@@ -277,8 +277,8 @@ def plot_modes(
         number: Number of modes.
         shape: Rows and columns of a field, whose columns of states are drawn as images from left to right;
             None, the default, draws curves over the index of the state.
-        amplitudes: From ``model.amplitudes(X)``: the modes with the largest ones are drawn. None, the
-            default, draws those that decay most slowly.
+        amplitudes: From ``model.amplitudes(X)``: the modes with the largest amplitudes are drawn. None, the
+            default, draws the modes that decay most slowly.
         kwargs: Passed to ``Axes.plot``, or to ``Axes.imshow`` with a shape.
 
     Returns:
@@ -327,7 +327,7 @@ def plot_modes(
 
 
 def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
-    """Draw the errors of the candidates of a forecast on held-out rows: of each fold, and their mean.
+    """Draw the errors of a forecast's candidates on held-out rows: for each fold, and their mean.
 
     Args:
         choice: ``choice_`` of a :class:`~spectral_param.dynamics.StableLinearModel` that was fitted with
@@ -339,7 +339,7 @@ def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
         The axes, with a logarithmic scale. A ring is around the candidate that was taken.
 
     Raises:
-        ValueError: If it is not such a choice.
+        ValueError: If ``choice`` is not such a choice.
     """
     table = getattr(choice, "table", None)
     if not table or "error of fold 0" not in table:
@@ -369,7 +369,7 @@ def plot_choice(choice: Any, ax: Axes | None = None, **kwargs: Any) -> Axes:
 
 
 def _check_result(value: object, name: str, is_result: bool, call: str) -> None:
-    """Raise unless a plot got a result of the analysis, which a weight is not."""
+    """Raise unless a plot got a result of the analysis, not a weight."""
     if not is_result:
         got = described(value)
         raise ValueError(f"{name}: expected what analysis.{call} returns, got {got}. Pass that result.")
@@ -391,7 +391,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _curves(ax: Axes, x: Tensor, y: Tensor, **kwargs: Any) -> list[Any]:
-    """Draw y (..., points) over x; only the first curve has a label. Return their colours."""
+    """Draw y (..., points) over x; only the first curve has a label. Return the curves' colours."""
     colours: list[Any] = []
     for curve in y.reshape(-1, y.shape[-1]):
         (line,) = ax.plot(_array(x), _array(curve), **kwargs)

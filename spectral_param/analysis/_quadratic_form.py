@@ -12,13 +12,14 @@ from spectral_param.analysis._matrices import square_matrices
 from spectral_param.functional._checks import with_arrays
 from spectral_param.functional._lyapunov import LyapunovCertificate, quadratic_form
 
-# A form of a larger condition proves nothing in double precision. And what rounding may add to a norm.
+# A form with a condition above 1/_SINGULAR proves nothing in double precision. Rounding may add _ROUNDING to
+# a norm.
 _SINGULAR, _ROUNDING = 1e-13, 1e-8
 
 
 @with_arrays
 def lyapunov_certificate(W: Tensor, radius: float) -> LyapunovCertificate:
-    """Return the forms of :func:`spectral_param.analysis.lyapunov_certificate`, whose name messages have."""
+    """Return the forms of :func:`spectral_param.analysis.lyapunov_certificate`, whose name is in messages."""
     V = square_matrices(W, "lyapunov_certificate") / radius
     found = [_proven(matrix) for matrix in V.reshape(-1, *V.shape[-2:]).cpu()]
     form = torch.stack([M for M, _ in found]).reshape(V.shape)

@@ -66,10 +66,10 @@ def lower_schur(W: Tensor) -> LowerSchur:
 def schur_eigenvalues(Theta: Tensor) -> Tensor:
     """Return the eigenvalues of a lower Schur form, in the order of its diagonal.
 
-    They are computed from the diagonal blocks alone, so they do not have the rounding errors of a general
-    solver for strongly non-normal matrices. ``.angle()`` gives the angles θ, ``.abs()`` the moduli γ, which
-    nnRNN keeps near 1. A block ``[γ cos θ, -γ sin θ; γ sin θ + t, γ cos θ]`` of nnRNN's equation (5) has the
-    eigenvalues γ e^{±iθ} only for t = 0; this function returns the true eigenvalues.
+    The eigenvalues are computed from the diagonal blocks alone, so they do not have the rounding errors of a
+    general solver for strongly non-normal matrices. ``.angle()`` gives the angles θ, ``.abs()`` the moduli γ,
+    which nnRNN keeps near 1. A block ``[γ cos θ, -γ sin θ; γ sin θ + t, γ cos θ]`` of nnRNN's equation (5)
+    has the eigenvalues γ e^{±iθ} only for t = 0; this function returns the true eigenvalues.
 
     Args:
         Theta: Lower Schur form ``(..., n, n)``: lower triangular, with 2x2 blocks on the diagonal.

@@ -79,8 +79,8 @@ def singular_values(W: Tensor) -> Tensor:
 def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     r"""Return Henrici's departure from normality, :math:`\sqrt{‖W‖_F^2 - \sum_i |λ_i|^2}`.
 
-    It is 0 exactly for normal matrices, such as orthogonal and symmetric ones. Their eigenvectors can be
-    chosen orthogonal, so the eigenvalues alone determine the norms of the powers. The departure is the
+    The departure is 0 exactly for normal matrices, such as orthogonal and symmetric ones. Their eigenvectors
+    can be chosen orthogonal, so the eigenvalues alone determine the norms of the powers. The departure is the
     Frobenius norm of the strictly triangular part of the Schur form, which nnRNN trains.
 
     Source: P. Henrici, "Bounds for iterates, inverses, spectral variation and fields of values of non-normal
@@ -94,8 +94,8 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision, NaN where a matrix
         is not finite. The computed departure is exact for a matrix that differs from W by rounding errors.
-        These errors change the departure as much as the eigenvalues: little for normal matrices, much for
-        nearly defective ones.
+        These errors change the departure as much as they change the eigenvalues: little for normal matrices,
+        much for nearly defective ones.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
@@ -110,7 +110,7 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
         3.0
     """
     W, finite = without_nan(square_matrices(W, "departure_from_normality"))
-    # So that the squares of very large or small entries stay in range.
+    # Scaled so that the squares of very large or small entries stay in range.
     scale = power_of_two_scale(W)
     W = divided(W, scale)
     values, vectors = dense.eigenvectors(W)
@@ -132,10 +132,11 @@ def departure_from_normality(W: Tensor, normalized: bool = False) -> Tensor:
 def spectral_summary(model: nn.Module) -> dict[str, float]:
     """Return spectral norm, spectral radius and departure from normality of each constrained weight, to log.
 
-    A weight is constrained if it has a parametrization, of this library or another one. Rectangles have a
-    norm only. Only gates make a tall weight a stack of blocks. Kernels of convolutions are left out, because
-    the norm and radius of their matrices say little about the layer. For a weight without a constraint, and
-    for the smallest singular value, there are :func:`singular_values` and :func:`eigenvalues`.
+    A weight is constrained if it has a parametrization, of this library or another one. A rectangular weight
+    has a norm only. A tall weight counts as a stack of blocks only if it has gates. Kernels of convolutions
+    are left out, because the norm and radius of their matrices say little about the layer. For a weight
+    without a constraint, and for the smallest singular value, there are :func:`singular_values` and
+    :func:`eigenvalues`.
 
     Each weight costs three decompositions in double precision: log once in an epoch, not in each step. The
     call does not change training, not even in the last bit.
@@ -146,7 +147,7 @@ def spectral_summary(model: nn.Module) -> dict[str, float]:
     Returns:
         A dictionary of numbers with names such as ``spectral_norm/lstm.weight_hh_l0``, ``spectral_radius/…``
         and ``departure_from_normality/…``; TensorBoard makes a section of each prefix. A weight of several
-        matrices, such as the gates of an LSTM, has the largest of the numbers of these matrices, and a weight
+        matrices, such as the gates of an LSTM, gets the largest number of its matrices, and a weight
         that is not finite has NaN. Pass the dictionary to ``self.log_dict`` of Lightning, or each number to
         ``add_scalar`` of TensorBoard.
 

@@ -21,23 +21,23 @@ def plot_stabilisation(
 ) -> Axes:
     """Draw the natural frequencies of models of growing order: frequencies of a structure stay, others move.
 
-    The defaults are those of Peeters and De Roeck, "Stochastic System Identification for Operational Modal
+    The defaults follow Peeters and De Roeck, "Stochastic System Identification for Operational Modal
     Analysis: A Review" (J. Dyn. Sys., Meas., Control, 2001).
 
     Args:
         models: Fitted :class:`~spectral_param.dynamics.StableLinearModel` of the same recording, as
             ``[StableLinearModel(states=n, dt=dt).fit(Y) for n in range(2, 17, 2)]``.
         ax: Axes to draw on; None, the default, makes new ones.
-        frequency: A mode is stable if its natural frequency differs from one of the next smaller model by at
-            most this part: 0.01, the default, is 1 %.
-        damping: The same for its damping ratio; 0.05, the default, is 5 %.
+        frequency: A mode is stable if its natural frequency differs from a natural frequency of the next
+            smaller model by at most this part: 0.01, the default, is 1 %.
+        damping: The same limit for the damping ratio; 0.05, the default, is 5 %.
         kwargs: Passed to ``Axes.scatter``.
 
     Returns:
         The axes. Stable modes are filled, others are rings; each pair is drawn once.
 
     Raises:
-        ValueError: If there is no model, or one is not fitted.
+        ValueError: If there is no model, or a model is not fitted.
     """
     if not isinstance(models, Sequence) or not len(models):
         raise ValueError(f"models: expected a list of fitted StableLinearModels, got {described(models)}.")

@@ -5,9 +5,10 @@ elsewhere, changes the other transitions to
 
 .. math:: W_{ij} + W_{ik} W_{kj} / s_k, \qquad s_k = \sum_{j < k} W_{kj} \; (= 1 - W_{kk}).
 
-With the sum in place of the difference nothing is ever subtracted, so each π is right to rounding of its own
-size, however small it or the transitions are. Grassmann, Taksar and Heyman, "Regenerative analysis and steady
-state distributions for Markov chains" (Operations Research 33, 1985); O'Cinneide (1993) has the proof.
+With the sum in place of the difference nothing is ever subtracted, so each entry of π is accurate to rounding
+of its own size, however small this entry or the transitions are. Grassmann, Taksar and Heyman, "Regenerative
+analysis and steady state distributions for Markov chains" (Operations Research 33, 1985); O'Cinneide (1993)
+has the proof.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class StationaryDistribution(NamedTuple):
 def stationary_distribution(W: Tensor) -> StationaryDistribution:
     """Return the stationary distribution of row stochastic matrices, and the rate of mixing.
 
-    W[i, j] is the probability of going from state i to state j. Each probability is right to rounding of its
-    own size, also where states or parts of the chain are reached once in 1e30 steps. A state that the chain
+    W[i, j] is the probability of going from state i to state j. Each probability is accurate to rounding of
+    its own size, even if states or parts of the chain are reached once in 1e30 steps. A state that the chain
     leaves forever has probability 0. The number of steps until the distance from π is a tenth is about
     ``log(0.1) / log(mixing_rate)``.
 
@@ -117,7 +118,7 @@ def _of_one(W: Array) -> tuple[Array, float]:
     states = np.flatnonzero(label == closed[0])
     pi = np.zeros(n)
     pi[states] = _by_elimination(W[np.ix_(states, states)])
-    # π and 1 are the vectors of the eigenvalue 1, which this moves to 0.
+    # Subtracting π moves the eigenvalue 1, whose vectors are π and 1, to 0.
     rate = float(np.abs(np.linalg.eigvals(W - pi)).max())
     return pi, min(rate, 1.0)
 
@@ -131,5 +132,5 @@ def _by_elimination(W: Array) -> Array:
     pi = np.ones(1)
     for k in range(1, len(W)):
         pi = np.append(pi, pi @ W[:k, k])
-        pi /= pi.max()  # Not to overflow.
+        pi /= pi.max()  # Prevents overflow.
     return pi / pi.sum()

@@ -1,8 +1,8 @@
 """Single steps of a recurrent module, and their Jacobians.
 
-A Jacobian needs one backward pass for each state variable. They run as a single pass over a batch that
-repeats each sequence that many times. Complex states count as pairs of real numbers, because modReLU is not
-complex-differentiable; the norms are those of the real linear map.
+A Jacobian needs one backward pass for each state variable. These passes run as a single pass over a batch
+that repeats each sequence once for each state variable. Complex states count as pairs of real numbers,
+because modReLU is not complex-differentiable; norms refer to the real linear map.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def evaluating(rnn: nn.Module) -> Iterator[None]:
 class Stepper:
     """One step of a module as a function of real matrices: inputs (B, m) and packed states (B, S).
 
-    ``block_sizes`` are the sizes of the blocks of h, or None for those of the module; ``name`` is the caller
-    in messages.
+    ``block_sizes`` are the sizes of the blocks of h, or None for the block sizes of the module; ``name`` is
+    the caller in messages.
 
     Raises:
         ValueError: If the module has two directions, or an argument does not fit.
@@ -113,7 +113,7 @@ class Stepper:
         return self._pack(list(_parts(self._call(x[None], hx))))
 
     def jacobians(self, t: int, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, S, S), (B, S, m)
-        """Return the state after step t, and the Jacobians J by the state and K by the input."""
+        """Return the state after step t, and the Jacobians J and K with respect to state and input."""
         batch, size = packed.shape
         state = packed.repeat_interleave(size, dim=0).requires_grad_()
         x = self.x[t].repeat_interleave(size, dim=0).requires_grad_()
@@ -163,5 +163,5 @@ def _states(given: tuple[Tensor, ...], like: list[Tensor], batched: bool, name: 
 
 
 def _as_real(X: Tensor) -> Tensor:
-    """Return a complex (..., n) as a real (..., 2 n)."""
+    """Return a complex tensor (..., n) as a real tensor (..., 2 n), and a real tensor as it is."""
     return torch.view_as_real(X.resolve_conj()).flatten(-2) if X.is_complex() else X

@@ -23,7 +23,7 @@ from spectral_param.analysis._matrices import norm_2, square_matrices
 from spectral_param.analysis._spectra import eigenvalues
 from spectral_param.functional._checks import whole_number, with_arrays
 
-# The grid on which the search for the supremum starts: uniform angles and those of the largest eigenvalues,
+# The grid on which the search for the supremum starts: uniform angles, the angles of the largest eigenvalues,
 # and distances from the unit circle. The logarithm of the distance is called height.
 _UNIFORM_ANGLES = 64
 _EIGENVALUE_ANGLES = 64
@@ -37,8 +37,8 @@ class TransientGrowth(NamedTuple):
 
     Attributes:
         norms: ‖Wᵏ‖₂ for k = 0, …, steps: ``(..., steps + 1)``.
-        peak: The largest of them, ``(...)``.
-        peak_step: The first k where it is reached, ``(...)``.
+        peak: The largest of these norms, ``(...)``.
+        peak_step: The first k where the peak is reached, ``(...)``.
         is_global: Whether it is proven that no higher power exceeds the peak, ``(...)``; see
             :func:`transient_growth`.
     """
@@ -54,7 +54,7 @@ def transient_growth(W: Tensor, steps: int) -> TransientGrowth:
     """Return :math:`‖W^k‖_2` for k = 0, …, ``steps`` and where it is largest.
 
     ``is_global`` is true if :math:`‖W^m‖_2 ≤ 1` for some m ≥ 1. Then with k = q m + r, :math:`‖W^k‖ ≤ ‖W^m‖^q
-    ‖W^r‖ ≤ ‖W^r‖` and r < m, so no later power exceeds the first m.
+    ‖W^r‖ ≤ ‖W^r‖` and r < m, so no later power exceeds the first m powers.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``.
@@ -98,14 +98,14 @@ def kreiss_constant(W: Tensor) -> Tensor:
 
     The supremum is searched for on a grid that includes the directions of the eigenvalues, then by the method
     of Nelder and Mead from the best few points. The ratio at every point is a lower bound on the supremum,
-    and so on the growth. Points within 1e-6 of the unit circle are not tried, so growth that takes more than
-    a million steps is only partly seen. The cost is some thousand singular value decompositions of complex
-    matrices: about a second for n = 64.
+    and hence on the growth. Points within 1e-6 of the unit circle are not tried, so growth that takes more
+    than a million steps is only partly seen. The cost is some thousand singular value decompositions of
+    complex matrices: about a second for n = 64.
 
     Args:
         W: Square matrices ``(..., n, n)``, real or complex, or gate blocks ``(..., k·n, n)``. A spectral
             radius that exceeds 1 only by rounding in the dtype of W (in float32 for half precisions) counts
-            as 1. Points closer to the circle than this radius are then not tried.
+            as 1. Points closer to the circle than 100 times this rounding are then not tried.
 
     Returns:
         Real tensor of shape ``(...)`` (``(..., k)`` for gate blocks) in double precision; infinite for a
@@ -175,8 +175,8 @@ def _resolvent_ratio(W: Tensor, height: Tensor, angle: Tensor) -> Tensor:
     shifted = z[:, None, None] * torch.eye(W.shape[-1], dtype=z.dtype, device=z.device) - W
     sigma = decomposed(torch.linalg.svdvals, shifted)
     norm: Tensor = 1 / sigma[:, -1]
-    # The error of a singular value is a rounding error of the largest one. If the smallest one is lost in
-    # that error, use the norm of the computed inverse, which is accurate for chains, for example.
+    # The error of a singular value is a rounding error of the largest one. If the smallest singular value is
+    # lost in this error, use the norm of the computed inverse, which is accurate for chains, for example.
     lost = sigma[:, -1] < 1e4 * torch.finfo(W.dtype).eps * sigma[:, 0]
     if bool(lost.any()):
         norm[lost] = norm_2(torch.linalg.inv_ex(shifted[lost]).inverse).nan_to_num(nan=math.inf)

@@ -43,5 +43,5 @@ __all__ = [
     "spectral_radius",
 ]
 
-if not TYPE_CHECKING:  # Type checkers know the names without it.
+if not TYPE_CHECKING:  # Type checkers need no __getattr__.
     __getattr__ = _guesses.answers(__name__)

@@ -14,9 +14,9 @@ have the weights
 Values: Newton's steps, as many as it takes
 -------------------------------------------
 A step δ solves Lδ = 1 - c. φ is a sum of functions log Σ e^x, so its third derivative along δ is at most D
-times the second, for the range D of δ. Hence the part log(1 + D)/D of a step lowers φ (Sun and Tran-Dinh
-2019, "Generalized self-concordant functions", with ν = 2), without a search. From D < 1/2 on the whole step
-is taken.
+times the second, for the range D of δ (its largest minus its least entry). Hence the part log(1 + D)/D of a
+step lowers φ (Sun and Tran-Dinh 2019, "Generalized self-concordant functions", with ν = 2), without a search.
+From D < 1/2 on the whole step is taken.
 
 W(tT) for a smaller t is found in a few steps, and the scales f and g for 2t are about twice the scales for t.
 So t starts where the differences of tT are at most 8, and doubles as soon as D < 1.
@@ -28,9 +28,9 @@ only. The last steps multiply W itself, because a g of size 60 has an error of 6
 The derivative: one elimination without cancellation
 ----------------------------------------------------
 A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, with a and b such that all sums of rows
-and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition is
-:math:`a = W(G - 1 b^T)` by rows. The second condition says that b is the least-squares fit of :math:`b_j -
-b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
+and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition
+gives :math:`a_i = \sum_j W_{ij} (G_{ij} - b_j)`. The second condition says that b is the least-squares fit of
+:math:`b_j - b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
 
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 
@@ -41,9 +41,9 @@ eliminating node k adds
 .. math:: A_{ik} A_{kj} / d_k \;\text{to}\; A_{ij}, \qquad
           (F_{ik} A_{kj} + A_{ik} F_{kj}) / d_k \;\text{to}\; F_{ij}, \qquad d_k = \sum_j A_{kj},
 
-so that an error of F is relative to A on each edge. (For A alone this is the elimination of Grassmann, Taksar
-and Heyman 1985.) Finally, a row of P(G) is computed from differences to the column with its largest W; the
-entry of this column is minus the sum of the others.
+so that on each edge the error of F is relative to A. (For A alone this is the elimination of Grassmann,
+Taksar and Heyman 1985.) Finally, a row of P(G) is computed from differences to the column with its largest W;
+the entry of this column is minus the sum of the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from torch import Tensor
 
 # Largest difference of entries of tT for the first t.
 _FIRST_RANGE = 8.0
-# If the range of a step is below these numbers, the whole step is taken; t doubles; steps square the error.
+# Ranges of a step: below the first the whole step is taken, below the second t doubles, below the third each
+# step squares the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
 # Largest number of steps on the host; number of steps on a device. A search for the worst logits found one
 # that needs 35 steps, for n = 64.
@@ -120,7 +121,7 @@ def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
-    """Solve the same equations node by node, which is faster for many small matrices."""
+    """Solve the equations of :func:`_by_cholesky` node by node, which is faster for many small matrices."""
     n = len(W)
     A = [(W[:, k : k + 1] * W[:, k + 1 :]).sum(dim=0) for k in range(n)]  # A_kj for j > k
     shares, means = [], []
@@ -139,7 +140,7 @@ def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def tangent(W: Tensor, G: Tensor) -> Tensor:
-    """Return P(G), differentiable in both."""
+    """Return P(G), differentiable in W and G."""
     K = G - _fit(W, G)
     largest = W.detach().argmax(dim=1, keepdim=True)
     K = K - K.gather(1, largest)
@@ -147,7 +148,7 @@ def tangent(W: Tensor, G: Tensor) -> Tensor:
 
 
 def _fit(W: Tensor, G: Tensor) -> Tensor:  # -> (n, B)
-    """Return b."""
+    """Return b, the least-squares fit above."""
     n = len(W)
     A = torch.stack([(W[:, k : k + 1] * W).sum(dim=0) for k in range(n)])
     F = torch.stack([(W[:, k : k + 1] * W * (G[:, k : k + 1] - G)).sum(dim=0) for k in range(n)])

@@ -27,7 +27,7 @@ Rounding
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most
 δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is the rounding error of the weight's dtype, plus 4N
 ε₆₄ for the products in double precision, with N = n + p. Replacing T by QT with an orthogonal Q would change
-only δ. So T may be triangular, and δ is small for a T near the identity. H is enlarged by 2N ε₆₄, relatively,
+only δ. So T may be triangular, and δ is small for a T near the identity. H is enlarged by a relative 2N ε₆₄,
 which covers the rounding errors of its Cholesky factor; the proof above stays valid. The gradient ignores δ
 and the enlargement, which change V about as much as rounding does.
 
@@ -82,7 +82,7 @@ def evaluate(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Ma
 
 
 def bounded(K: Tensor, T: Tensor, gain: float, radius: float, eps: float) -> Tensor:
-    """Return [[A, B], [C, D]] of this gain, in the dtype of K, and also when rounded to ``eps``.
+    """Return [[A, B], [C, D]] of at most this gain, in the dtype of K; rounding to ``eps`` keeps the bound.
 
     Args:
         K: ``(..., n + m, n + p)``.
@@ -171,13 +171,13 @@ def in_units(W: Tensor, d: Tensor) -> Tensor:
 
 
 def gain_of(W: Tensor, n: int) -> float:
-    """Return the gain of a weight, infinity if it is not stable."""
+    """Return the gain of a weight, infinity if the system is not stable."""
     with np.errstate(all="ignore"):
         return h_infinity(as_system(W, n))
 
 
 def change(W: Tensor, given: Tensor, n: int) -> float:
-    """Return the largest change of an entry relative to the largest of its block.
+    """Return the largest change of an entry relative to the largest entry of its block.
 
     The largest entry of A is taken as at least 1, the bound of A, and the largest entry of D as at least the
     product of the largest entries of B and C.
@@ -191,7 +191,7 @@ def change(W: Tensor, given: Tensor, n: int) -> float:
 
 
 def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield K and T of a weight of this gain, below 1, for one storage function after the other.
+    """Yield K and T of a weight with this gain, which is below 1, for each storage function in turn.
 
     The map shrinks its value to allow for rounding to ``eps``. If the shrinkage changes W, the originals give
     a weight near W.
@@ -205,8 +205,8 @@ def originals(W: Tensor, n: int, gain: float, eps: float) -> Iterator[tuple[Tens
 def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
     """Yield upper triangular T for which TᵀT may prove a gain of 1.
 
-    The first ones solve the bounded real Riccati equation with an additional output √ε x, without which P
-    would be singular if the output does not depend on some state. For a small enough ε the gain to both
+    The first T solve the bounded real Riccati equation with an additional output √ε x. Without this
+    output, P would be singular if y does not depend on some state. For a small enough ε the gain to both
     outputs is at most 1.
 
     The last T is diagonal, chosen to make the norm of the scaled weight nearly least. This T proves the gain

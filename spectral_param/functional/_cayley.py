@@ -2,7 +2,7 @@ r"""The scaled Cayley transform of square and tall matrices, real and complex.
 
 Derivation
 ----------
-Let A be skew, Aᴴ = -A, B any matrix of as many columns, and M = A + BᴴB. Then
+Let A be skew, Aᴴ = -A, B any matrix with as many columns as A, and M = A + BᴴB. Then
 
 .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + M)^{-1},
 
@@ -18,11 +18,11 @@ The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, d
 .. math:: g_M = -\tfrac12\, (Z^H K_1 - (B Z)^H K_2) = -\tfrac12\, Z^H (K_1 - B^H K_2), \qquad
           g_B = B (g_M + g_M^H) - K_2.
 
-The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V of the paper's Theorem 3.2, up to
-the factor 2 between a skew matrix and its lower triangle. The backward pass needs Z, which is stored:
-computing Z = WD⁻¹ + I from W would cancel if A or B is large. For the phases of a complex D = diag(e^{iθ}),
-dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye, 2019, uses another
-convention for complex gradients.)
+The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V in Theorem 3.2 of Helfrich,
+Willmott and Ye, up to the factor 2 between a skew matrix and its lower triangle. The backward pass needs Z,
+which is stored: computing Z = WD⁻¹ + I from W would cancel if A or B is large. For the phases of a complex
+D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye,
+2019, uses another convention for complex gradients.)
 
 Large originals
 ---------------
@@ -61,24 +61,24 @@ _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
     for name in ("getrf", "getri")
 )
-# A solve is accurate enough up to this condition times √n, which corresponds to entries of A of about 64.
+# A solve is accurate enough up to √n times this condition, which entries of A of about 64 reach.
 _TAME = 64.0
-# Numpy's path is taken up to this ‖T‖_F².
+# Largest ‖T‖_F² for which numpy's path is taken.
 _SQUARES = 1e30
 # The limit of the condition for a solve in double precision with a result in single precision. The error of
-# its gradient grows as the square of the condition.
+# the gradient grows as the square of the condition.
 _TAME_IN_DOUBLE = 1e5
 
 
 class Inverse(NamedTuple):
-    """Factors for the transform of (T₁ − T₁ᴴ)/2 and B and its gradient, in single or double precision."""
+    """Factors of the transform of (T₁ − T₁ᴴ)/2 and B, and of its gradient, in single or double precision."""
 
     Z: Tensor  # 2(I + M)⁻¹
     Y: Tensor | None  # BZ, if it is known more precisely than the product
 
 
 class ShortInverse(NamedTuple):
-    """The same for one small real matrix, as numpy arrays."""
+    """Factors of the transform of one small real matrix, as numpy arrays."""
 
     Z: Array
     B: Array | None  # None if T is square.
@@ -134,7 +134,7 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
     """Return the inverse of one small matrix, or None if its condition may be above the limit."""
     entries = T.numpy()
     m, n = entries.shape
-    # Above this, numpy would warn of overflow. Not `>`, which is false for NaN; vdot does not warn.
+    # For a larger T numpy would warn of overflow; vdot does not warn. Not `>`, which is false for NaN.
     if not np.vdot(entries, entries) < _SQUARES:
         return None
     top, B = (entries[:n], entries[n:]) if m > n else (entries, None)
@@ -159,7 +159,7 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
-    """Return whether the condition of all matrices is at most the limit, by their inverse."""
+    """Return whether the condition of every matrix is at most the limit, given Z, twice the inverse."""
     # Two bounds: Frobenius norms take a fifth of the time; 1-norms give smaller bounds for large matrices.
     for kind in ("fro", 1):
         first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))
@@ -217,7 +217,7 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
-    """Return the inverse for T of any size, in double precision; NaN for each matrix that is not finite."""
+    """Return the inverse for T of any norm, in double precision; NaN for each matrix that is not finite."""
     n = T.shape[-1]
     lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     if bool(lost.any()):
@@ -295,7 +295,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
     """Return :func:`evaluate` as a function of T alone."""
-    # Each read of a weight runs this line, so for host tensors it skips the search for double precision.
+    # Each read of a weight runs this line, so host tensors skip the search for double precision.
     return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)
 
 
@@ -396,8 +396,8 @@ def skew_cayley(T: Tensor, d: Tensor) -> Tensor:
 def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
-    It can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass saves a
-    linear solve. (geotorch's own Cayley map is the transform of -A/2.)
+    This function can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass
+    saves a linear solve. (geotorch's own Cayley map is the transform of -A/2.)
 
     Args:
         A: Skew matrices of shape ``(..., n, n)``.

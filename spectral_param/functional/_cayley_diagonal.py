@@ -1,8 +1,9 @@
 """The choice of a diagonal D for which a weight W is a scaled Cayley transform.
 
-docs/derivation_cayley.md, "Choosing D", has the two steps: elimination of W + D with pivots of modulus at
-least 1, from the first n rows of a tall W (then Z = WD̄ + I, M = 2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹), and for a
-real square W flips of pairs of signs, each of which changes A by a matrix of rank two.
+docs/derivation_cayley.md, "Choosing D", has the two steps. First, elimination of W + D chooses D so that all
+pivots have modulus at least 1. For a tall W, D comes from its first n rows (then Z = WD̄ + I, M = 2Z⁻¹ − I
+and B = -(WD̄)₂ Z⁻¹). Second, for a real square W, pairs of signs are flipped; each flip changes A by a matrix
+of rank two.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _eliminate(M: Tensor, d: Tensor) -> None:
 
 
 def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
-    """Return T = [A; B], with an A that is exactly skew, whose transform is W, for d of modulus 1."""
+    """Return T = [A; B] whose transform is W, for d of modulus 1. A is exactly skew."""
     n = W.shape[-1]
     V = W * d.conj()[..., None, :]
     identity = identity_like(W)
@@ -87,7 +88,7 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
 
 
 def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int] | None:
-    """Return where a_ij is largest among the allowed pairs, or all; None if it does not exceed ``above``.
+    """Return (i, j) of the largest a_ij, of all or of the allowed pairs; None unless it exceeds ``above``.
 
     A is real and skew, so the largest entry has the largest modulus, and ``allowed`` is symmetric.
     """
@@ -98,7 +99,7 @@ def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int
 
 
 def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
-    """Flip d_i and d_j, and update A to them, both in place."""
+    """Flip d_i and d_j, and update A accordingly, in place."""
     E = list(pair)
     d[E] *= -1
     columns, rows = -A[:, E], A[E]

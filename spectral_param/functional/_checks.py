@@ -22,14 +22,14 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
     """Return ``function`` such that it also takes numpy arrays, as tensors of the same dtype.
 
-    For arguments whose annotation is a tensor, sparse arrays and all other types are refused.
+    Sparse arrays are refused. An argument annotated as a tensor must be a tensor or an array.
     """
     kinds = function.__annotations__  # Annotations as text, in the order of the arguments.
     names = tuple(name for name in kinds if name != "return")
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Neither `|` of dicts nor zip without strict: torch 2.6 cannot compile these.
+        # torch 2.6 compiles neither `|` of dicts nor zip without strict.
         given = {**dict(zip(names[: len(args)], args[: len(names)], strict=True)), **kwargs}
         for name, value in given.items():
             if isinstance(value, np.ndarray):
@@ -80,7 +80,7 @@ def check_bool(value: object, name: str) -> None:
 
 
 def check_time(radius: object, abscissa: object) -> None:
-    """Raise if both a bound for discrete time and one for continuous time are given."""
+    """Raise if bounds for both discrete and continuous time are given."""
     if radius is not None and abscissa is not None:
         raise ValueError(
             f"radius, abscissa: expected at most one of them, got {radius!r} and {abscissa!r}. Take radius "
@@ -134,7 +134,7 @@ def is_finite(value: Any) -> bool:
 
 
 def as_numbers(value: Any, name: str, expected: str, dtype: torch.dtype) -> Tensor:
-    """Return a tensor on its device; make numbers, lists and arrays tensors on the host.
+    """Return a tensor without a graph, on its device, or on the host for numbers, lists and arrays.
 
     Raises:
         ValueError: If the argument is something else. ``expected`` says what the caller accepts.

@@ -1,4 +1,4 @@
-r"""Comparison functions: bounds on how a recurrent network changes the difference of two states, by units.
+r"""Comparison functions bound how a recurrent network changes the difference of two states, for each unit.
 
 Two runs of a network read the same inputs, and d >= \|δ\| bounds the difference of their states. A comparison
 function g of each layer, monotone and homogeneous, bounds the next difference: \|δ⁺\| <= g(d, e), where e
@@ -14,11 +14,11 @@ or (Qv)_i if this ν > 1.)
 A network without gates, slopes in [-1, 1]: P = (\|U\|, \|W\|) with the recurrent matrix U and the input
 matrix W.
 
-GRU (``_gru_growth.py`` has the Jacobian): with A = (\|U_z\|, \|W_z\|) and C = (\|U_n\|, \|W_n\|) +
-¼ diag(q) (\|U_r\|, \|W_r\|), and update gates of at most z̄, g is z̄ d + (1 - z̄) f with
-f = max z̄ (1 + ν) A v + (1 - ν²) C v: at rates r <= 1 smaller z are no worse, since (r - z)/(1 - z) falls and
-z (1 + ν) A v rises with z. If z̄ = 1 (for instance without a bound of the input), f(v) <= d proves the rate
-1: then g is max(d, f).
+GRU (``_gru_growth.py`` has the Jacobian): let A = (\|U_z\|, \|W_z\|) and C = (\|U_n\|, \|W_n\|) +
+¼ diag(q) (\|U_r\|, \|W_r\|), and let the update gates be at most z̄; then g is z̄ d + (1 - z̄) f with
+f = max z̄ (1 + ν) A v + (1 - ν²) C v. At rates r <= 1 smaller z fulfil g(d) <= r d, too, since (r - z)/(1 -
+z) falls and z (1 + ν) A v rises with z. If z̄ = 1 (for instance without a bound of the input), f(v) <= d
+proves the rate 1: then g is max(d, f).
 
 LSTM: with forget gates of at most f̄ the cell stays within κ = 1/(1 - f̄) if it starts there. With
 i(1 - i), f(1 - f), o(1 - o) <= 1/4 and ν = \|g\| for the candidate g,
@@ -26,7 +26,7 @@ i(1 - i), f(1 - f), o(1 - o) <= 1/4 and ν = \|g\| for the candidate g,
 .. math:: δc^+ ≤ \bar f\, δc + \max_ν \big(¼ ν\, |U_i| + (1 - ν^2)\, |U_g|\big) v + ¼ κ\, |U_f| v, \qquad
           δh^+ ≤ δc^+ + ¼ |U_o| v.
 
-A gate σ(a) with \|x\| <= x̄, \|h\| <= 1 has a <= ‖row of W‖₁ x̄ + ‖row of U‖₁ + b, b signed.
+A gate σ(a) with \|x\| <= x̄, \|h\| <= 1 has a <= ‖row of W‖₁ x̄ + ‖row of U‖₁ + b, where b keeps its sign.
 
 All sums have non-negative terms, so their relative rounding errors are at most the number of terms times the
 unit roundoff. So any d, also a rounded one, gives a proof in double precision.
@@ -43,8 +43,8 @@ import numpy as np
 from spectral_param._matrices import Array
 
 _EPS = float(np.finfo(np.float64).eps)
-# Relative size of a constant that is added to g. The constant keeps cond(d) below about 1e12 if no path leads
-# from some state to another, so that no d attains the least rate.
+# Relative size of a constant that is added to g. The constant keeps cond(d) below about 1e12 where no d
+# attains the least rate because no path leads from some state to another.
 _FLOOR = 1e-12
 # Largest number of steps of Noda's iteration, which at first only halves its error if the matrix is nearly
 # reducible.

@@ -21,7 +21,7 @@ from spectral_param.functional._scaled_norm import CONDITION
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, to_scipy
 
 _REAL = "A diagonal metric is for networks with real units: take metric='full'."
-# Largest size of a search; at this size it takes ten minutes and a gigabyte.
+# Largest n for a search, which then takes ten minutes and a gigabyte.
 _MOST = 5000
 
 

@@ -19,7 +19,7 @@ Continuous time
 ---------------
 V = Θ⁻²(Z - Zᵀ - YᵀY) has Θ²V + VᵀΘ² = -2YᵀY ≤ 0. So (W + aI) + (W + aI)ᵀ ≤ 0 in the coordinates Θ for W = V -
 aI. Where a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]: Winston and Kolter, "Monotone operator
-equilibrium networks" (2020), have Θ = I.
+equilibrium networks" (2020), treat Θ = I.
 
 Coordinates
 -----------
@@ -29,11 +29,10 @@ for entries of θ that are small beside c, Θ = exp(θ).
 Rounding
 --------
 V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
-which only scale entries. So it changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the condition
-of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of C. H is
-enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ is a
-contraction, because H - I/4 ≤ H². In continuous time V is moved to the left by the bound ε(‖ΘVΘ⁻¹‖_F +
-|a|√n).
+which only scale entries. So rounding changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the
+condition of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of
+C. H is enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ
+is a contraction, because H - I/4 ≤ H². In continuous time, ε(‖ΘVΘ⁻¹‖_F + |a|√n) I is subtracted from V.
 
 The gradient
 ------------
@@ -92,10 +91,10 @@ def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> M
 
 
 def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Tensor:
-    """Return W with ‖ΘWΘ⁻¹‖ ≤ ``rate`` for a real [K; θ], in its dtype, and also when rounded to ``eps``.
+    """Return W with ‖ΘWΘ⁻¹‖ ≤ ``rate``, in the dtype of X = [K; θ]; rounding to ``eps`` keeps the bound.
 
     Args:
-        X: ``(..., n + 1, n)``.
+        X: Real, ``(..., n + 1, n)``.
         rate: r, or ``(..., 1, 1)`` in double precision.
         condition: The bound of cond Θ.
         eps: At least the rounding error of the dtype.
@@ -107,7 +106,7 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
 
 
 def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tensor:
-    """Return V with Θ²V + VᵀΘ² ≤ 0 for [Y; Z; θ] ``(..., 2n + 1, n)``, also of V + aI rounded to ``eps``.
+    """Return V with Θ²V + VᵀΘ² ≤ 0 for [Y; Z; θ] ``(..., 2n + 1, n)``, also if V + aI is rounded to ``eps``.
 
     ``shift`` is |a|, ``(..., 1, 1)``.
     """
@@ -138,7 +137,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     """Return W and factors for the gradient, all in double precision.
 
     Returns:
-        W, X, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² and s, which is None for 1.
+        W, X, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s², and s (None for s = 1).
     """
     n, size = X.shape[-1], None
     K, theta = X.split([n, 1], dim=-2)
@@ -160,7 +159,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
 def _pull_back(
     G: Tensor, W: Tensor, X: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
 ) -> Tensor:
-    """Return the gradient, as the formulas at the top."""
+    """Return the gradient by the formulas at the top."""
     K, _ = X.split([X.shape[-1], 1], dim=-2)
     T = lyapunov.solved(L, G * ratios)
     if size is not None:
@@ -176,8 +175,8 @@ def _pull_back(
 
 # A weight is moved inside by these relative distances, tried in order.
 _MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# Conditions of Θ to try after the largest allowed condition, because rounding matters less. With the last
-# condition, 1, Θ is the identity.
+# Conditions of Θ to try after the largest allowed one: a smaller condition amplifies rounding errors less.
+# With the last condition, 1, Θ is the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
 
@@ -185,7 +184,7 @@ class _Attempt(NamedTuple):
     """An original whose image is V or near V, with its errors.
 
     Attributes:
-        beyond: The excess of V in its coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
+        beyond: How far V is outside in these coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
         meant: V, moved to the bound if V is outside, and then inside by a margin.
         original: The original of ``meant``.
     """
@@ -215,7 +214,7 @@ def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dty
 def dissipative_inverse(
     V: Array, condition: float, eps: float, dtype: torch.dtype, offset: float
 ) -> tuple[Tensor, float]:
-    """Return the [Y; Z; θ] in ``dtype`` whose map is nearest to V, and the least μ(ΘVΘ⁻¹), if positive.
+    """Return the [Y; Z; θ] in ``dtype`` whose image is nearest to V, and the least μ(ΘVΘ⁻¹), if positive.
 
     For ``offset`` see ``shift`` of :func:`dissipative`.
     """
@@ -246,21 +245,21 @@ def _nearest(
     attempt: Callable[[Array, float], _Attempt],
     image: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, float]:
-    """Return the original tried whose image is nearest to V, and the excess of V in the first coordinates.
+    """Return the tried original whose image is nearest to V, and ``beyond`` in the first coordinates.
 
     ``search`` is a pair: a function that finds coordinates, and a norm at which it may stop.
 
-    The Θ of largest condition has the least norm, but multiplies rounding errors of the original by this
-    condition. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
+    The norm is least for the Θ of largest condition, but this condition multiplies rounding errors of the
+    original. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
     cancel in C. So smaller conditions and some margins are tried, too. Attempts are compared by the image of
-    the rounded original: by its distance from V, and by its distance from ``meant``, the error if the image
-    is assigned again.
+    the rounded original: by its distance from V, and by its distance from ``meant``, which is the error if
+    the image is assigned again.
     """
     exact = torch.from_numpy(V)
     least, enough = search
     d = least(V, condition, enough=enough).log
     beyond, meant, _ = attempt(d, 0.0)
-    # No member is nearer to V.
+    # No member of the set is nearer to V than `meant`, up to rounding.
     goal = float((meant - exact).abs().max()) + 10 * len(V) * torch.finfo(dtype).eps * float(
         exact.abs().max()
     )

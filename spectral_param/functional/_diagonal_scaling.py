@@ -8,7 +8,7 @@ value of e^X A₀ e^(-X) is convex on convex sets of commuting matrices", IEEE T
 (1990), 229-230; and for a small h, ‖I + hA‖ = 1 + h μ(A) + O(h²).
 
 The least value need not be attained: for a triangular W it is max |w_ii|, which d reaches at infinity. So d
-is kept in a box, |d_i| < c, and the condition e^(2c) of e^D is bounded.
+is kept in a box, |d_i| < c, which bounds the condition of e^D by e^(2c).
 
 A barrier method
 ----------------
@@ -78,7 +78,7 @@ _POWERS = 20
 # The first step tried has at least the length 2 · _REACH / λ for Newton's decrement λ. For a self-concordant
 # function a step of length 1/λ stays inside; most steps can be one to three times as long.
 _REACH = 2.0
-# Below it e^(-u/2) overflows.
+# Least u: below it, e^(-u/2) overflows.
 _LEAST = -1400.0
 
 
@@ -86,7 +86,7 @@ class Scaling(NamedTuple):
     """Diagonal coordinates of a matrix.
 
     Attributes:
-        log: d, ``(n,)``, with the mean of its largest and least entry 0.
+        log: d, ``(n,)``; the mean of its largest and least entry is 0.
         size: A bound of ‖A‖, or of μ(A), that is at most n/t above the least; see the top of the file.
     """
 
@@ -109,7 +109,8 @@ def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
     if square == 0:
         return Scaling(d, 0.0)
     goal = 2 * math.log(enough / unit) if enough > 0 else -math.inf
-    # At u = log 2‖A‖² the derivative of (1) for u is at least 0: a little above the minimum for the first t.
+    # At u = log 2‖A‖² the derivative of (1) for u is at least 0, so u starts a little above the minimum for
+    # the first t.
     d, u = _minimized(_Norm(W), d, math.log(2 * square), math.log(condition) / 2, goal)
     return Scaling(d, unit * math.exp(u / 2))
 
@@ -175,13 +176,13 @@ def _balanced(W: Any, c: float) -> Array:
 
 
 class _Norm:
-    """-log det(I - e^(-u) AᵀA)."""
+    """The barrier -log det(I - e^(-u) AᵀA)."""
 
     def __init__(self, W: Any) -> None:
         self.W = W
 
     def factor(self, d: Array, u: float) -> tuple[Any, Array, float] | None:
-        """Return A, the Cholesky factor of I - AᵀA, and the barrier, or None where it is infinite."""
+        """Return A, the Cholesky factor of I - AᵀA, and the barrier; None where the barrier is infinite."""
         if not u > _LEAST:  # exp(-u/2) would overflow; the line search halves the step.
             return None
         A = scaled(self.W, np.exp(d)) * math.exp(-u / 2)
@@ -211,7 +212,7 @@ class _Norm:
 
 
 class _Abscissa:
-    """-log det(uI - (A + Aᵀ)/2)."""
+    """The barrier -log det(uI - (A + Aᵀ)/2)."""
 
     def __init__(self, W: Array) -> None:
         self.W = W
@@ -282,7 +283,7 @@ def _followed(
     n = len(d)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
-        """Return (1) for x = (d, u), A and the factor."""
+        """Return the value (1) at x = (d, u), and A with its factor."""
         found = barrier.factor(x[:n], float(x[n])) if abs(x[:n]).max() < c else None
         if found is None:
             return math.inf, None, x
@@ -302,7 +303,7 @@ def _followed(
             _add_box(gradient, hessian, x[:n], c)
             step, ahead = _newton(gradient, hessian)
             decrement = -float(gradient @ step)
-            if not decrement > 0:  # Rounding.
+            if not decrement > 0:  # Only rounding errors are left.
                 break
             first = min(1.0, 2 * reach / decrement**0.5)
             moved, size = _searched(
@@ -328,7 +329,7 @@ def _followed(
 
 
 def _searched(at: Any, value: float, decrement: float, size: float) -> tuple[Any, float]:
-    """Return the first point at which the function has decreased enough, or None, halving the step's size."""
+    """Halve the step until the function decreases enough; return this point (or None) and the step's size."""
     least = 1e-8 * size
     while size > least:
         moved = at(size)

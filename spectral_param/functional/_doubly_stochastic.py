@@ -1,8 +1,8 @@
 """Logits to matrices whose rows and columns have the sum 1, differentiable to any order.
 
-The mathematics, with its derivation, is in ``_balancing.py``. Plain tensors give one node of the graph.
-Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function
-whose derivative is a function of W by torch's operations, and so has derivatives itself.
+The mathematics, with its derivation, is in ``_balancing.py``. For a plain tensor, the graph gets one node.
+Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function.
+Its derivative is computed from W by torch's operations, and so is differentiable itself.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _first(W: Tensor, shape: torch.Size) -> Tensor:  # (n, n, B) -> shape
 
 
 def _chunks(T: Tensor) -> list[slice]:
-    """Return which matrices are computed together: all of them on a device."""
+    """Return slices of matrices that are computed together: on a device, one slice of all."""
     count = T.shape[:-2].numel()
     size = balancing.CHUNK if T.is_cpu else count
     return [slice(first, first + size) for first in range(0, count, size)]
@@ -149,7 +149,7 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
 
 
 class _Scaled(torch.autograd.Function):
-    """Reduced logits -> W, in every mode and of every order."""
+    """Reduced logits -> W, with derivatives of every order in every mode."""
 
     @staticmethod
     def forward(X: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def reference(T: Tensor) -> Tensor:
     return W.to(T.dtype)
 
 
-# Compiled graphs: otherwise, the steps would be unrolled in the program.
+# For compiled graphs: without an operator, the steps would be unrolled in the program.
 
 
 @torch.library.custom_op("spectral_param::doubly_stochastic", mutates_args=())

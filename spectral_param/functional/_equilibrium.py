@@ -24,11 +24,11 @@ without a further product.
 
 Gradients
 ---------
-With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives λ = D(Wᵀλ + g) to c and λzᵀ
-to W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D for φ. D is the inverse
-of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Wᵀ has its numerical range in the coordinates
-Θ⁻¹. So the same iteration converges. A gradient h of λ gives μ = D(Wμ + h) to g, μλᵀ to Wᵀ, and (Wμ + h)∘(Wᵀλ
-+ g) to D.
+With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives the gradients λ of c, with
+λ = D(Wᵀλ + g), and λzᵀ of W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D
+for φ. D is the inverse of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Θ⁻¹WᵀΘ has the
+numerical range of ΘWΘ⁻¹. So the same iteration converges. A gradient h of λ gives the gradients μ of g, with
+μ = D(Wμ + h), μλᵀ of Wᵀ, and (Wμ + h)∘(Wᵀλ + g) of D.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
     Attributes:
         V: ``(n, n)``.
         alpha: α.
-        limit: The most iterations.
+        limit: The largest number of iterations.
     """
 
     V: Tensor
@@ -92,13 +92,13 @@ def prepared(W: Tensor, limit: int) -> Problem:  # (n, n)
 
 
 def solved(problem: Problem, c: Tensor, resolvent: Entrywise, u: Tensor) -> Found:  # (rows, n), (rows, n)
-    """Return z of the rows c, from u.
+    """Return the solution z for each row of c, by iterations from u.
 
     Args:
         problem: V, α and the limit.
         c: ``(rows, n)``.
-        resolvent: Of α.
-        u: The start; z + α(Wz + c - z) for a z.
+        resolvent: (I + αF)⁻¹.
+        u: The start; to start from a z, pass z + α(Wz + c - z).
     """
     V, alpha, limit = problem
     shift, z, count = alpha * c, resolvent(u), 0
@@ -169,13 +169,13 @@ def value_and_slope(phi: Entrywise, a: Tensor) -> tuple[Tensor, Tensor]:
 def equilibrium(
     W: Tensor, c: Tensor, phi: Entrywise, problem: Problem, z: Tensor | None
 ) -> tuple[Tensor, int]:
-    """Return z = φ(Wz + c) of rows, with derivatives of every order, and the number of iterations.
+    """Return z = φ(Wz + c) for each row, with derivatives of every order, and the number of iterations.
 
     Args:
         W: ``(n, n)``.
         c: ``(rows, n)``.
         phi: φ.
-        problem: Of W.
+        problem: The constants of the iteration for W.
         z: A start ``(rows, n)``, None for 0.
     """
     with torch.no_grad(), precise(c):

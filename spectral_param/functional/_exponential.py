@@ -4,13 +4,14 @@ e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ,
 polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
 by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
 The norm is the 1-norm. For a skew-symmetric A a bound of the spectral norm, computed from A⁴, is used
-instead. It is up to √n times smaller, and so needs fewer squarings, each of which doubles the rounding error.
+instead. This bound is up to √n times smaller, and so needs fewer squarings, each of which doubles the
+rounding error.
 
-``torch.linalg.matrix_exp`` is not used for two reasons. For a single matrix of small norm, its polynomial of
-degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5 in float32, and
-a recurrence raises it to high powers. Its backward pass computes the exponential of a matrix of twice the
-size, which is eight times the work; the backward pass of the products below is twice the work of the forward
-pass.
+``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, its
+polynomial of degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5
+in float32, and a recurrence raises the matrix to high powers. Second, its backward pass computes the
+exponential of a matrix of twice the size, which is eight times the work; the backward pass of the products
+below is twice the work of the forward pass.
 """
 
 from __future__ import annotations
@@ -145,10 +146,10 @@ def _evaluated(A: Tensor, skew: bool) -> tuple[Map, Tensor]:
 @with_arrays
 @full_precision
 def exponential(A: Tensor) -> Tensor:
-    """Return the exponential of real matrices. For a skew-symmetric A it is orthogonal with determinant 1.
+    """Return the exponential of real matrices: orthogonal with determinant 1 for a skew-symmetric A.
 
     Each squaring doubles the rounding error, so the error is proportional to the norm of A. Where A can
-    become large, :func:`spectral_param.rebase` restarts it at zero.
+    become large, :func:`spectral_param.rebase` restarts A at zero.
 
     Args:
         A: Real matrices of shape ``(..., n, n)``.
@@ -192,7 +193,7 @@ def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
     """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for every norm.
 
     For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
-    rotations. The derivatives are those of :func:`exponential`, with an error proportional to the norm.
+    rotations. The derivatives come from :func:`exponential`, with an error proportional to the norm.
     """
     return apply(_evaluated_skew, exponential, A)
 
@@ -204,7 +205,7 @@ def _evaluated_skew(A: Tensor) -> Map:
         return known
     large = large.to(A.device, non_blocking=True)
     exact = _by_schur_form(to_double(torch.where(large, A, 0)))
-    # The basis of the form is orthogonal only to some rounding errors.
+    # The computed basis of the Schur form is orthogonal only up to a few rounding errors.
     exact = to_like(1.5 * exact - 0.5 * exact @ (exact.mT @ exact), A)
     lost = large & ~known.value.isfinite()  # Such entries have no derivative.
 

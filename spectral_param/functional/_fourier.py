@@ -41,7 +41,7 @@ def fourier_operator(v: Tensor, phases: Tensor, permutation: Tensor) -> Callable
         True
     """
     D1, D2, D3 = torch.polar(torch.ones_like(phases), phases)[..., None, :].unbind(-3)
-    # The length of v does not matter. Normalised, the squares of tiny entries do not underflow.
+    # The length of v does not matter. v is scaled so that squares of tiny entries do not underflow.
     length = v.detach().abs().amax(dim=-1, keepdim=True)
     v = v / torch.where(length == 0, 1, length)
     square = (v * v.conj()).real.sum(dim=-1, keepdim=True)

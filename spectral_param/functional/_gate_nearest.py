@@ -1,11 +1,11 @@
-r"""The weights nearest to those of a given GRU or LSTM that have a proven rate.
+r"""The nearest weights with a proven rate, for a given GRU or LSTM.
 
 For a fixed scaling d the proof is one inequality h_i <= r for each unit i, which depends only on the rows of
 this unit: of \|U\| in all gates, and of \|W\| and b in the gate that holds the state (``_comparison.py`` has
 the comparison functions). So the nearest member for this d is found unit by unit. Let X be these numbers for
 the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂h/∂X, 0), without the maximum for b, for the λ
->= 0 with h(X) = r. Each sweep takes the slopes where the last one ended, and finds λ by bisection. The outer
-search is over log d, by L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
+>= 0 with h(X) = r. Each sweep takes the slopes at the X where the last sweep ended, and finds λ by bisection.
+The outer search is over log d, by L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
 
 The unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. With
 forget gates of at most f̄, and with the part R of δc⁺ that comes from differences of h, the least d_c with
@@ -40,7 +40,7 @@ _NAME = "contracting_"
 # Number of sweeps for each d (starting from the slopes for the previous d), and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
-# Largest \|log d\|: the condition of a proof stays below 1e10.
+# Largest \|log d\|, so that the condition of d stays below 1e10.
 _REACH = 11.5
 # Recurrent weights are scaled further by 1 minus these numbers, tried in order: stacked layers that all reach
 # a rate have a slightly larger common rate.
@@ -94,7 +94,7 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
 
 
 def _check(module: nn.Module, rate: float, input_bound: float | None) -> None:
-    """Raise the errors of scaling, except for the gate that holds the state: its weights move here."""
+    """Raise the errors of scaling, except those about the gate that holds the state, which moves here."""
     trial = copy.deepcopy(module)
     if not is_parametrized(trial):
         for name, parameter in trial.named_parameters():
@@ -185,7 +185,7 @@ class _Search:
         return self.best
 
     def distance(self, log_d: Array, sweeps: int = _SWEEPS) -> tuple[float, Array]:
-        """Return half the squared distance of the nearest X for this d, and its slopes by log d."""
+        """Return half the squared distance of the nearest X for this d, and its derivative by log d."""
         x = torch.from_numpy(np.array(log_d))
         for _ in range(sweeps):
             slopes = self._slopes(self.last, x)[0] * self.moves
@@ -233,7 +233,7 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
     candidate = torch.from_numpy(np.abs(layer.candidate_bias))
 
     def parts(X: Tensor, log_d: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        r"""Return (\|U\| d)/d and the sums of rows of \|U\|, by gates, and the argument of the held gate."""
+        r"""Return (\|U\| d)/d and the sums of rows of \|U\|, by gates, and the argument of z or f."""
         d = log_d.exp()
         U = [X[:, k * n : (k + 1) * n] for k in range(gates)]
         sums = [each.sum(dim=1) for each in U]
@@ -251,7 +251,7 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
         (i, f, g, o), _, argument = parts(X, log_d)
         held = torch.sigmoid(argument)
         R = _largest(i / 4, g) + (1 + argument.clamp(max=50).exp()) * f / 4
-        # For a gate that reaches the rate: a number larger than any rate, increasing with the gate.
+        # h for a gate that reaches the rate: a number larger than any rate, which increases with the gate.
         outside = 1e3 + argument + R
         return torch.where(held < rate, rate * R / (rate - held).clamp(min=1e-9) + o / 4, outside)
 

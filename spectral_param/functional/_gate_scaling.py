@@ -1,4 +1,4 @@
-"""The largest multiples of the recurrent weights of a given GRU or LSTM that have a proven rate."""
+"""Recurrent weights of a given GRU or LSTM, scaled by the largest factors with a proven rate."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from spectral_param.functional._recurrent_modules import check_input_bound, refu
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
 # Relative margins between the rates of single layers and the requested rate, tried in order; 0 for one layer.
-# If several stacked layers reach a rate, their common rate is slightly larger. Bisection finds the margin
-# between the last two to ``_CLOSE``.
+# If several stacked layers reach a rate, their common rate is slightly larger. Bisection finds the margin to
+# ``_CLOSE``, between the last two tried.
 _MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 
@@ -156,7 +156,7 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
 
 
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
-    """Return the largest t, to 1e-8, for which a layer has the rate by itself, once rounded.
+    """Return the largest t, to 1e-8, for which a layer has the rate by itself, with rounded weights.
 
     The layer must have the rate for t = ``least``; t is at most ``most``.
     """

@@ -33,7 +33,7 @@ class Weights:
 
     Attributes:
         name: For messages.
-        kind: Which equations.
+        kind: Which equations the layer has.
         hidden: U, ``(gates · n, n)``, in torch's order of the gates.
         inputs: W, ``(gates · n, m)``.
         bias: The sum of both biases, ``(gates · n,)``. Unused for "RNN".
@@ -62,7 +62,7 @@ class Weights:
 
     @property
     def states(self) -> int:
-        """Number of states: h, for an LSTM h and c."""
+        """Number of states: entries of h, for an LSTM of h and c."""
         return self.units * (2 if self.kind == "LSTM" else 1)
 
     def scaled(self, factor: float) -> Weights:
@@ -167,7 +167,7 @@ class Weights:
 
 
 def has_rate(layer: Weights, rate: float) -> bool:
-    """Return whether a layer by itself is proven to have a rate of at most 1."""
+    """Return whether a layer by itself is proven to have this rate, which is at most 1."""
     if layer_is_bounded(layer) and comparison_root([layer.comparison(False)], rate).rate <= rate:
         return True
     if layer.kind != "GRU" or rate < 1:
@@ -176,5 +176,5 @@ def has_rate(layer: Weights, rate: float) -> bool:
 
 
 def layer_is_bounded(layer: Weights) -> bool:
-    """Return whether the holding gate stays below 1, as needed for rates below 1 and for LSTMs."""
+    """Return whether the gate that holds the state stays below 1, as rates below 1 and LSTMs require."""
     return layer.kind == "RNN" or bool((layer.reach()[1] > 0).all())

@@ -19,13 +19,13 @@ The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.m
 
 Blocks
 ------
-A single layer has few operations but reads all of the memory. L = n layers one by one would be slow, and
+A single layer does little arithmetic but reads the whole input. L = n layers one by one would be slow, and
 autograd would store n matrices of n x n entries. So K consecutive layers are first merged into dense blocks,
 all groups at once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order
 the coordinates are cut into windows of 2K. The rotations of K layers that depend on one window alone form a
 triangle, which loses one coordinate per layer at either end; the others form triangles around the ends of the
-windows. In both orders K layers become one or two products with a block-diagonal matrix with blocks of 2K x
-2K or 2^K x 2^K: 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+windows. In both orders K layers become one or two products with a block-diagonal matrix of blocks 2K x 2K or
+2^K x 2^K. This takes 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
 
 The inverse: from a matrix to its rotations
 -------------------------------------------
@@ -37,8 +37,8 @@ rotation from the right, its angles are read from rows of the remaining product 
 column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
 rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
 column p reaches row p + min(j-2, rays above), neither beyond n-1. For removal from the left the same holds,
-with rows and columns exchanged, and up and down. This is the order of the paper, and it succeeds for every
-unitary matrix to machine precision.
+with rows and columns exchanged, and also up and down. This is the order of the paper, and it succeeds for
+every unitary matrix to machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of
 the rotations. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
@@ -166,8 +166,8 @@ class _Stages(NamedTuple):
     """
 
     rows: Tensor  # (s, w, b): the coordinate of each row of a block
-    entry: Tensor  # (s, w, K, b): index of that row's factors in the tables of _factors
-    partner: Tensor  # (K, b): the row of the block with which it is rotated
+    entry: Tensor  # (s, w, K, b): index of each row's factors in the tables of _factors
+    partner: Tensor  # (K, b): the row of the block with which each row is rotated
 
 
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
@@ -176,13 +176,14 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
-    # From left to right, so the last stage to act comes first: blocks around the ends of windows, then inside
-    # windows.
+    # Stages are listed from left to right, so the last stage to act comes first: blocks around the ends of
+    # windows, then inside windows.
     shift = torch.tensor([[K], [0]], dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    parity = (time + 1) % 2  # At time 0 the last layer acts, on the pairs (1,2), (3,4), …, from 0.
+    # At time 0 the last layer acts, on the pairs (1,2), (3,4), …; coordinates are counted from 0.
+    parity = (time + 1) % 2
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
     first = torch.minimum(place, partner)
@@ -220,7 +221,7 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
 
 
 def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the two factors of each row of a rotation: of the row's own coordinate and of the partner.
+    """Return the two factors in each row of a rotation: for the row's own coordinate and for its partner.
 
     The table lists the first coordinates of all r rotations, then the second ones, then one entry for
     coordinates that are not rotated.

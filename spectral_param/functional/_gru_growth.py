@@ -68,7 +68,7 @@ def gru_growth(weight_hh: Tensor, bias: Tensor | None, d: Tensor) -> Tensor:  # 
         at_end = a >= 2 * c
         divisor = torch.where(at_end, 1, 4 * c)
         s = (a + torch.where(at_end, a, c + a * (a / divisor))) / d
-        # Sums of non-negative numbers: rounding is relative, at most the number of operations times eps.
+        # All sums have non-negative terms, so the relative rounding error is at most eps for each operation.
         return s * (1 + 2 * (len(d) + 20) * _EPS)
 
 

@@ -18,23 +18,24 @@ the boundary:
           \quad\text{or}\quad
           φ(θ) = 2 \sum \arctan \Big(\frac{1 + |p|}{1 - |p|} \tan\frac{θ - \arg p}{2}\Big).
 
-As a function of φ, |uᴴH(s)v|² has Bernstein's and Szegő's inequality f'² + n²f² ≤ n²‖f‖² of trigonometric
-polynomials, with 1 for n (Borwein and Erdélyi, "Polynomials and polynomial inequalities", 1995, section 7.1).
-So if the norm is attained at φ*, the norm σ of H(s) has
+As a function of φ, |uᴴH(s)v|² obeys the inequality f'² + n²f² ≤ n²‖f‖² of Bernstein and Szegő for
+trigonometric polynomials, with n = 1 (Borwein and Erdélyi, "Polynomials and polynomial inequalities", 1995,
+section 7.1). So if the norm is attained at φ*, the norm σ of H(s) has
 
 .. math:: σ(φ) ≥ ‖H‖ \cos \frac{φ - φ^*}{2}, \qquad |φ - φ^*| ≤ π.
 
-This holds for all moduli and dampings of the poles. φ is cut into 2n intervals, for frequencies from 0 to
-infinity, and again into halves. An interval of length h with the norms σ and σ' at its ends is left out if
-arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far: φ* is not inside. If many intervals remain,
-because σ is nearly constant, only the intervals that may contain the largest values are kept.
+This holds for all moduli and dampings of the poles. The range of φ, for frequencies from 0 to infinity, is
+cut into 2n intervals, which are then halved repeatedly. An interval of length h with the norms σ and σ' at
+its ends is left out if arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far, because φ* is not
+inside. If many intervals remain, because σ is nearly constant, only the intervals that may contain the
+largest values are kept.
 
 Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
 them. So σ is evaluated at the crossings and midway between them. If no σ exceeds the level, β is the norm.
-Otherwise β rises, in the end with quadratic convergence. Rounding moves eigenvalues from the boundary. So all
-eigenvalues are taken as crossings, also away from the boundary: a false crossing costs only one evaluation.
+Otherwise β rises, in the end with quadratic convergence. Rounding moves eigenvalues off the boundary. So all
+eigenvalues, even far from the boundary, are taken as crossings: a false crossing costs only one evaluation.
 Sources: Boyd and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm
-of a transfer function matrix". No inverse of γ²I - DᵀD is needed, which may be singular.
+of a transfer function matrix". γ²I - DᵀD, which may be singular, need not be inverted.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ from spectral_param.functional._systems import System
 
 # Relative accuracy.
 PRECISION = 1e-10
-# Bisection ends at this difference of phases, for which 1 - cos(_STEP/4) is negligible. Intervals at most.
+# Bisection ends at this difference of phases, for which 1 - cos(_STEP/4) is negligible. Largest number of
+# intervals kept.
 _STEP, _INTERVALS = 1e-5, 32
-# Largest number of levels; more than ten were never needed. Doublings of the number of terms of a Gramian.
+# Largest number of levels; more than ten were never needed. Largest number of doublings of a Gramian's terms.
 _LEVELS, _DOUBLINGS = 100, 64
 # Number of entries of the systems that are solved in one call.
 _AT_ONCE = 1 << 20
@@ -62,7 +64,7 @@ def h_infinity(system: System, continuous: bool = False) -> float:
     """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
-    if not any(part.any() for part in system[:3]):  # A constant: scipy may add a zero state.
+    if not any(part.any() for part in system[:3]):  # A constant gain: scipy may add a zero state.
         return _norm(system.D)
     A, d = balanced(system.A)
     size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.
@@ -111,7 +113,7 @@ def _minimal(system: System, continuous: bool) -> System:
 
 
 def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
-    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …, by doubling the number of terms of a root."""
+    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …; each step doubles the number of terms."""
     L = np.zeros((len(A), len(A)))
     more = B
     for _ in range(_DOUBLINGS):
@@ -185,7 +187,7 @@ def _phase(points: Array, continuous: bool, poles: Array) -> Array:
 def _with_phase(
     phases: Array, within: float, continuous: bool, poles: Array, low: Array, high: Array
 ) -> Array:
-    """Return points >= 0 between two others that have approximately these phases.
+    """Return points between ``low`` >= 0 and ``high`` that have approximately these phases.
 
     Non-negative floating point numbers have the same order as their bits. So bisection of the bits takes as
     many steps for tiny numbers as for large ones.

@@ -32,8 +32,8 @@ The inverse: the reflections of a given W
 n reflections: Householder's QR decomposition. Let x be the first column of W and d the phase of x_1. H_1,
 with u_1 = x + d‖x‖e_1 normalised, maps x to −d‖x‖e_1. H_2 does the same for the first column of H_1 W without
 its first row and column, and so on. For a unitary W the result is diagonal, so every W is H_1 ⋯ H_n diag(d).
-With this choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1, and there u_1 and the first column
-H_1 e_1 depend smoothly on each other.
+With this choice of the phase, |u_1|² ≥ ½‖u_1‖² for the first entry of u_1. Where this holds, u_1 and the
+first column H_1 e_1 depend smoothly on each other.
 
 """
 
@@ -185,7 +185,7 @@ def householder_apply(h: Tensor, U: Tensor, X: Tensor) -> Tensor:
 
 
 def all_reflections(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (..., n)
-    """Return unit vectors as columns, lower triangular, and d of modulus 1 for orthonormal columns.
+    """Return a lower triangular matrix of unit columns, and d of modulus 1, for orthonormal columns W.
 
     W consists of the first n columns of H_1 ⋯ H_n, times diag(d).
     """

@@ -1,11 +1,11 @@
 r"""The solution of an equation, with derivatives of every order.
 
-Let R(z, θ) = 0, with R differentiable and A = ∂R/∂z invertible. Then dz = -A⁻¹ ∂R/∂θ dθ, so that a gradient g
-of z gives
+Let R(z, θ) = 0, with R differentiable and A = ∂R/∂z invertible. Then dz = -A⁻¹ ∂R/∂θ dθ, so a gradient g of z
+gives θ the gradient
 
 .. math:: -v^T \partial R/\partial θ \quad \text{with} \quad A^T v = g
 
-to θ. v itself solves the equation Aᵀv - g = 0, whose derivative in v is Aᵀ and whose parameters are z, g and
+v itself solves the equation Aᵀv - g = 0, whose derivative in v is Aᵀ and whose parameters are z, g and
 θ. So a gradient of the gradient has the same form, and so on.
 """
 
@@ -63,7 +63,7 @@ class _Solution(torch.autograd.Function):
         is_recorded, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with precise(g), torch.enable_grad():
             leaf = ctx.z.detach().requires_grad_()
-            # Aliases: partial derivatives, for a fixed z and independent inputs.
+            # Gradients of aliases are partial derivatives: z is fixed, and the inputs are independent.
             aliases = [t.view_as(t) if is_recorded else t.detach().requires_grad_() for t in inputs]
             r = equation.residual(leaf, *aliases)
             with torch.no_grad():

@@ -2,11 +2,11 @@ r"""Stable matrices, together with the quadratic form that proves them stable.
 
 Discrete time
 -------------
-For any K and S of shape (n, n), let Q = KS. With a positive definite
+For any K and S of shape (n, n), let Q = KS and
 
 .. math:: H = Q^H Q + S^H S / 4, \qquad V = H^{-1} Q^H S
 
-has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
+If H is positive definite, V has no eigenvalue outside the unit disc. Multiply HVx = λHx by xᴴ:
 
 .. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Sx/2)| ≤ ‖Qx‖^2 + ‖Sx/2‖^2 = x^H H x.
 
@@ -24,10 +24,10 @@ every such V is reached.
 
 The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
 fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
-equilibrium networks". Their parametrizations have more numbers, 5n² in place of 2n²: any matrix with 2n rows,
-and a skew part. K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1 the
-entries of K are 2 to 4 times smaller than those of V. Relative to K, the steps of Adam grow by the same
-factor.
+equilibrium networks". Their parametrizations have more parameters, 5n² in place of 2n²: any matrix with 2n
+rows, and a skew part. K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1
+the entries of K are 2 to 4 times smaller than the entries of V. Relative to K, the steps of Adam grow by the
+same factor.
 
 Bounded growth
 --------------
@@ -46,11 +46,11 @@ S of "Bounded growth", the growth is at most g.
 
 Rounding
 --------
-The diagonal of H is enlarged by 2n eps, relatively. The proofs above stay valid, because H only grows.
+The diagonal of H is enlarged by a relative 2n eps. The proofs above stay valid, because H only grows.
 Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), in any units of
 the state. Without the enlargement this could make V unstable for a nearly singular H. V does not depend on
-the size of S. So S is divided by its largest entry and by 1 + k, for the largest entry k of K, where squares
-could overflow.
+the size of S. So where squares could overflow, S is divided by its largest entry and by 1 + k, for the
+largest entry k of K.
 
 The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
 
@@ -76,7 +76,7 @@ from spectral_param._map import Map
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._scale import balanced, frobenius
 
-# Doublings of the number of terms of a sum: 2**64 of them are enough for every radius below 1 in float64.
+# Doublings of the number of terms of a sum: 2**64 terms are enough for every radius below 1 in float64.
 _DOUBLINGS = 64
 # Powers below this size do not change the sum of their squares.
 _NEGLIGIBLE = 1e-12
@@ -125,7 +125,7 @@ def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, 
 
 
 def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return V with ‖Vᵏ‖ ≤ ``growth``, for [K; K'] with C of K and S of K', or K if ``growth`` is 1.
+    """Return V with ‖Vᵏ‖ ≤ ``growth``, with C from K and S from K', for X = [K; K'], or K if ``growth`` is 1.
 
     The bound holds for a V rounded to a precision of ``eps``.
     """
@@ -273,8 +273,8 @@ def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
     """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
 
-    V does not depend on the size of S, but the steps of an optimizer relative to S do. S gets the mean square
-    of the identity.
+    V does not depend on the size of S, but the steps of an optimizer relative to S do. So S gets the
+    Frobenius norm of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
     K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
@@ -330,7 +330,7 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 
 
 def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
-    """Return P with its eigenvalues moved to an interval [m, m growth²] in the middle of them."""
+    """Return P with eigenvalues clamped to [m/g, mg], for their geometric middle m and the growth g."""
     values, vectors = decomposed(torch.linalg.eigh, P)
     values = values.clamp(min=float(values[-1]) * torch.finfo(P.dtype).eps)
     if values[-1] <= growth**2 * values[0]:

@@ -29,7 +29,7 @@ class Contraction(NamedTuple):
         scaling: d > 0, the units in which states are compared: one tensor of the shape of the state, without
             the batch; for an LSTM a pair, of h and c; for a ``ModuleList`` a list. None without a rate.
         starts: The largest entries of initial states for which the rate holds, shaped like ``scaling``: 1 for
-            h of a gated network, κ for c, infinite without gates.
+            h of a gated network, the bound κ of the cells for c, infinite without gates.
         norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
             a layer, for networks without gates where it proves a smaller rate.
         obstacle: The reason if no rate is proven: a layer, and its gate or bias.
@@ -61,7 +61,7 @@ def summary(result: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """A rate, and d for each layer and direction, in one array for each; see :class:`Contraction`."""
+    """A rate, and one array d for each layer and direction; see :class:`Contraction`."""
 
     rate: float | None
     scalings: list[list[Array]]
@@ -121,7 +121,7 @@ def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
 
 
 def _start(chain: list[Weights]) -> Array | None:
-    """Return d for all layers from the d of each one, larger for later layers to outweigh inputs."""
+    """Return d for all layers from the d of each layer, larger for later layers to outweigh inputs."""
     known = [layer.scaling for layer in chain if layer.scaling is not None]
     if len(known) < len(chain):
         return None
@@ -129,7 +129,7 @@ def _start(chain: list[Weights]) -> Array | None:
 
 
 def _in_2_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
-    """Return a rate in diagonal coordinates Θ_l of each layer, and d = g_l/Θ_l with g_l for each layer.
+    """Return a rate in diagonal coordinates Θ_l of each layer, and d = g_l/Θ_l for a number g_l.
 
     With r_l = ‖Θ_l U_l Θ_l⁻¹‖ and k_l = ‖Θ_l W_l Θ_{l-1}⁻¹‖ the norms e_l of the layers obey
     e_l⁺ <= r_l e_l + k_l e_{l-1}⁺: a comparison function with one state for each layer.

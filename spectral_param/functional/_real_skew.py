@@ -35,9 +35,9 @@ def _of_real_skew(S: Array) -> Array:
 
 
 def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array], Array]) -> Array:
-    """Return Q f Qᵀ for the real Schur form S = QΛQᵀ, f = [even, odd; -odd, even] of b in its blocks.
+    """Return QFQᵀ for the real Schur form S = QΛQᵀ; F has blocks [even(b), odd(b); -odd(b), even(b)].
 
-    A block [0] of Λ has b = 0.
+    The blocks of Λ are [0, -b; b, 0], or [0] with b = 0.
     """
     form, Q = schur(S, check_finite=False)
     lower = np.diag(form, -1)

@@ -38,7 +38,7 @@ def check_input_bound(input_bound: Any) -> float:
 
 
 def torch_layers(module: nn.Module, input_bound: float, name: str) -> list[list[Weights]]:
-    """Return the directions of each layer of a network or cell of torch.
+    """Return the weights of a torch network or cell: a list of directions for each layer.
 
     Args:
         module: Its class is one of ``KINDS``.
@@ -76,7 +76,7 @@ def layer(
 
     Raises:
         NotFiniteError: If a weight is not finite.
-        UnsupportedDtypeError: If one is complex.
+        UnsupportedDtypeError: If a weight is complex.
     """
     for tensor in parts:
         if tensor is not None and tensor.is_complex():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Originals, the distance of their image from the wanted matrix, and whether it is small enough."""
+    """Originals, the distance of their image from the wanted matrix, and whether this distance is small."""
 
     originals: Any
     error: float
@@ -16,7 +16,7 @@ class Attempt(NamedTuple):
 
 
 def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
-    """Return the first good attempt, else the one of least error; None if there are no attempts.
+    """Return the first good attempt, else the attempt of least error; None if there are no attempts.
 
     On the boundary a map has no inverse, or rounding makes the inverse useless. So the matrix is moved
     inside, by increasing margins.

@@ -22,11 +22,11 @@ CONDITION = 1e12
 def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
     r"""Return the least :math:`‖ΘWΘ^{-1}‖_2` over positive diagonal matrices Θ.
 
-    A network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts on each unit and has slopes in [-1, 1] contracts at
-    this rate in the norm ‖Θ·‖, if the number is below 1. The number lies between the spectral radius and the
-    norm, and is at most the spectral radius of :math:`|W|`. Source: Buehner and Young, "A tighter bound for
-    the echo state property", IEEE Transactions on Neural Networks 17 (2006). In robust control this number is
-    the upper bound of the structured singular value for repeated real scalings ("D-scaling").
+    If this number is below 1, a network :math:`h^+ = φ(Wh + Ux + b)`, whose φ acts on each unit and has
+    slopes in [-1, 1], contracts at this rate in the norm ‖Θ·‖. The number lies between the spectral radius
+    and the norm, and is at most the spectral radius of :math:`|W|`. Source: Buehner and Young, "A tighter
+    bound for the echo state property", IEEE Transactions on Neural Networks 17 (2006). In robust control this
+    number is the upper bound of the structured singular value for repeated real scalings ("D-scaling").
 
     :func:`spectral_param.analysis.lyapunov_certificate` with ``metric="diagonal"`` returns Θ as well, and
     takes sparse matrices.
@@ -40,8 +40,8 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
 
     Returns:
         The least norm, ``(...)``, in double precision and without a graph: where several singular values are
-        largest, as they are at the least norm, it has no derivative. The result exceeds the least norm by at
-        most a relative 1e-6, and is never below ‖ΘWΘ⁻¹‖ for the Θ found. NaN where W is not finite.
+        largest, as they are at the least norm, the norm has no derivative. The result exceeds the least norm
+        by at most a relative 1e-6, and is never below ‖ΘWΘ⁻¹‖ for the Θ found. NaN where W is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.

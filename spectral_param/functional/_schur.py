@@ -167,7 +167,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
 
 
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
-    """Return the parts of S = Λ + T, as :func:`real_schur` returns S, for the exact or the paper's form.
+    """Return the parts of S = Λ + T from :func:`real_schur`, for the exact or the paper's form.
 
     A block with |b| ≤ eps·|c| counts as two real eigenvalues. This changes S by a rounding error and keeps
     the shears below eps^(-1/2). ``eps`` is the relative rounding error of the matrix from which S was
@@ -192,7 +192,7 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
 
 
 def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
-    """Return P and blocks with the last Schur vector negated for the matrices ``where``.
+    """Return P and blocks with the last Schur vector negated for the matrices that ``where`` marks.
 
     This changes the sign of det P, but not V.
     """

@@ -30,7 +30,7 @@ def system_of(A: Any, B: Any, C: Any, D: Any, dt: Any) -> tuple[System, bool]:
     """Return a system, and whether its time is continuous.
 
     Raises:
-        ValueError: If something is missing, complex or of a shape that does not fit.
+        ValueError: If a matrix is missing, complex or of a shape that does not fit.
     """
     if is_system(A):
         if any(part is not None for part in (B, C, D)):

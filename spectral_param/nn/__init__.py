@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from spectral_param import _guesses
-from spectral_param.nn import _constants as _constants  # Registers what is known of the layers.
+from spectral_param.nn import _constants as _constants  # Registers Lipschitz constants.
 from spectral_param.nn._adapters import Adapters, adapt
 from spectral_param.nn._block_rnn import BlockRNN, BlockRNNCell
 from spectral_param.nn._contracting_gru import ContractingGRU, ContractingGRUCell
@@ -58,5 +58,5 @@ __all__ = [
     "adapt",
 ]
 
-if not TYPE_CHECKING:  # A type checker knows which names exist.
+if not TYPE_CHECKING:  # Type checkers need no __getattr__.
     __getattr__ = _guesses.answers(__name__)

@@ -30,7 +30,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class _Target(NamedTuple):
     """A weight that is to be adapted."""
 
-    full: str  # Its name in the model.
+    full: str  # The weight's name in the model.
     owner: nn.Module
     name: str
 
@@ -126,7 +126,7 @@ class Adapters:
         return self.model
 
     def __repr__(self) -> str:
-        """Return the number of weights and of what is trained."""
+        """Return the number of weights and of trained numbers."""
         trained = sum(link.skew.numel() for _, _, link in self._links.values())
         return f"Adapters({len(self.names)} weights, {trained} trained numbers)"
 
@@ -146,9 +146,9 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
     r"""Freeze a model and let some of its weights be rotated: orthogonal fine-tuning.
 
     Each weight W becomes RW, with a block-diagonal orthogonal R that starts as the identity: the outputs of
-    the layer, before its bias, are rotated within groups of ``block_size``. So the lengths of its outputs,
-    its singular values and the angles between its columns stay those of the pretrained layer. R alone is
-    trained; it is orthogonal to rounding, whatever training makes of its entries. The model starts as it is.
+    the layer, before its bias, are rotated within groups of ``block_size``. So the lengths of these outputs,
+    the singular values of W and the angles between its columns stay as in the pretrained layer. R alone is
+    trained, and is orthogonal to rounding for all trained values. The model starts unchanged.
 
     Layers keep their class and their names. So this works for :class:`torch.nn.MultiheadAttention`, too,
     which reads the weights of its projections without calling them; each of its projections is rotated by
@@ -175,14 +175,14 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
     ``load_state_dict``.
 
     Args:
-        model: The pretrained model, whose parameters are frozen. To train others beside the rotations, such
-            as the parameters of a new head, call ``head.requires_grad_()`` afterwards, then make the
-            optimizer.
+        model: The pretrained model, whose parameters are frozen. To train other parameters beside the
+            rotations, such as the parameters of a new head, call ``head.requires_grad_()`` afterwards, then
+            make the optimizer.
         pattern: Name of a weight, or of a module, all of whose weights are adapted, or a pattern of names,
             such as ``"*.self_attn"`` or ``"*"``. Weights of ``Linear``, of convolutions and of
             ``MultiheadAttention`` are adapted.
         block_size: Rows b of a block of R; it must divide the number of outputs. A weight of m outputs trains
-            m(b - 1)/2 numbers, and each read multiplies it by R. The default is 32, as in PEFT's OFT.
+            m(b - 1)/2 numbers, and each read multiplies the weight by R. The default is 32, as in PEFT's OFT.
             ``None`` is one block for all outputs.
 
     Returns:
@@ -198,7 +198,7 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
 
     Sources: Qiu et al., "Controlling Text-to-Image Diffusion by Orthogonal Finetuning" (NeurIPS 2023), and
     for blocks Liu et al., "Parameter-Efficient Orthogonal Finetuning via Butterfly Factorization" (ICLR
-    2024). There R multiplies the inputs; here, the outputs. R is a Cayley transform, see
+    2024). In these papers R multiplies the inputs; here, the outputs. R is a Cayley transform, see
     :func:`spectral_param.functional.cayley`: half a turn is approached, not reached.
     """
     check_module(model, "model")
@@ -224,7 +224,7 @@ def adapt(model: nn.Module, pattern: str, block_size: int | None = 32) -> Adapte
 
 
 def _targets(model: nn.Module, pattern: str) -> list[_Target]:
-    """Return the weights whose name, or that of a module that they are in, matches."""
+    """Return the weights whose own name, or the name of a module around them, matches."""
     found, known = [], []
     for path, owner in model.named_modules():
         above = path.split(".") if path else []

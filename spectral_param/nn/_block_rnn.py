@@ -43,7 +43,7 @@ class LayerOptions(TypedDict, total=False):
 
 
 class Options(LayerOptions, total=False):
-    """Those of all but :class:`spectral_param.nn.ContractingRNN`."""
+    """Options of all subclasses but :class:`spectral_param.nn.ContractingRNN`."""
 
     nonlinearity: Nonlinearity
     dtype: torch.dtype | None
@@ -52,8 +52,8 @@ class Options(LayerOptions, total=False):
 class BlockRNNCell(ConstrainedCell):
     r"""One step :math:`h' = σ(U x + W h + b)` with W made of constrained diagonal blocks.
 
-    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. It has the interface of
-        :class:`torch.nn.RNNCell`.
+    Source: Helfrich and Ye (2020), eq. (1) and (3), for any number of blocks. The cell has the interface of
+    :class:`torch.nn.RNNCell`.
 
     Args:
         input_size: Number of features m of the input.
@@ -62,13 +62,13 @@ class BlockRNNCell(ConstrainedCell):
         coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
             default: none. ``True``: all. Or pairs ``(row, column)`` of block numbers.
         nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"relu"``, ``"tanh"``, ``"identity"``,
-            or any callable. The parameters of a module are trained with the cell.
-        bias: Whether to train b, which is zero at the start. With modReLU it is added to the modulus.
+            or any callable. If it is a module, its parameters are trained with the cell.
+        bias: Whether to train b, which is zero at the start. With modReLU b is added to the modulus.
         input_map: ``"linear"``, the default: U is trained and Glorot uniform at the start. ``"identity"``:
             U is the identity and not trained; m must be the hidden size.
         init: The initial W. ``"paper"``, the default: each block as in its paper. ``None``: random rotations.
-            (Unconstrained blocks and those of other libraries start as random rotations with ``"paper"``,
-            too.) Or a tensor, or a function that fills W in place.
+            (Unconstrained blocks, and blocks with parametrizations of other libraries, start as random
+            rotations with ``"paper"``, too.) Or a tensor, or a function that fills W in place.
         device: Device of the parameters.
         dtype: Dtype of the parameters. With a complex dtype the state is complex, and real input is
             converted.
@@ -179,7 +179,8 @@ class BlockRNN(SequenceLayer):
     Args:
         input_size: Number of features m of the input.
         blocks: Pairs of size and parametrization, from the first hidden unit to the last; see
-            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies.
+            :class:`spectral_param.BlockTriangular`. Each layer and direction has its own copies of the
+            parametrizations.
         num_layers: Number of layers. Each layer reads the states of the layer before.
         coupling: The blocks above the diagonal that are trained; the others are zero. ``False``, the
             default: none. ``True``: all, as in :class:`spectral_param.nn.ENRNN`. Or pairs ``(row, column)``
@@ -199,12 +200,12 @@ class BlockRNN(SequenceLayer):
         real_output: For a complex dtype: whether the output consists of the real parts of the states followed
             by the imaginary parts, twice as many real features. h_n stays complex.
         checkpoint_every: For long sequences, to save memory: store only one state in every k steps, and
-            compute the others again in the backward pass. An integer k, or ``"auto"`` for the k that needs
-            least memory. ``None``, the default, stores all states. See
+            compute the other states again in the backward pass. An integer k, or ``"auto"`` for the k that
+            needs least memory. ``None``, the default, stores all states. See
             :func:`spectral_param.functional.rnn`.
         return_output: Whether forward returns the last layer's states at all times, or ``None`` instead. With
-            False a network of one layer and ``checkpoint_every`` never holds all states, and one without
-            an activation computes many steps at a time. Take False if only h_n is used.
+            False a network of one layer and ``checkpoint_every`` never holds all states, and a network
+            without an activation computes many steps at a time. Take False if only h_n is used.
         device: Device of the parameters.
         dtype: Dtype of the parameters. With a complex dtype the states are complex.
 
@@ -282,7 +283,7 @@ class BlockRNN(SequenceLayer):
             for features in self.cell_input_sizes()
         )
 
-    #: Defaults of a subclass that differ from those of this class, for its signature.
+    #: Defaults of a subclass that differ from the defaults of this class, for the subclass's signature.
     _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -22,7 +22,7 @@ from spectral_param.errors import UnsupportedDtypeError
 
 
 def check_step(input: Tensor, hx: Tensor | None, input_size: int, *state_shape: int) -> None:
-    """Raise unless an input and a state are of the same batch, or of none."""
+    """Raise unless input and state fit, and have the same batch or both have none."""
     if input.ndim not in (1, 2) or input.shape[-1] != input_size:
         raise ValueError(
             f"input: expected shape (batch, {input_size}) or ({input_size},), got "
@@ -40,8 +40,8 @@ def check_step(input: Tensor, hx: Tensor | None, input_size: int, *state_shape: 
 class PicklableModule(nn.Module):
     """A parametrized module that ``pickle`` and ``torch.save`` can save as a whole.
 
-    Of others they can save only the ``state_dict``, because PyTorch changes the class of the module to one
-    that pickle cannot find.
+    Of other parametrized modules they can save only the ``state_dict``, because PyTorch changes the class of
+    the module to a class that pickle cannot find.
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -58,7 +58,7 @@ class ConstrainedCell(PicklableModule):
     hidden_size: int
     weight_hh: Tensor
     bias: nn.Parameter | None
-    #: What :meth:`reset_parameters` initializes itself, though it is constrained.
+    #: Constrained tensors that :meth:`reset_parameters` initializes itself.
     _starts_itself = ("weight_hh",)
 
     def constrain_weight_hh(
@@ -71,7 +71,7 @@ class ConstrainedCell(PicklableModule):
     ) -> None:
         """Create and constrain ``weight_hh``, for a subclass's constructor.
 
-        The arguments are those of :class:`spectral_param.nn.BlockRNNCell`.
+        For the arguments see :class:`spectral_param.nn.BlockRNNCell`.
         """
         self._start = (blocks, coupling, init)
         _constrain_weight(self, *self._start, device, dtype)
@@ -98,7 +98,8 @@ class ConstrainedCell(PicklableModule):
         blocks = chain[0]
         assert isinstance(blocks, BlockTriangular)
         _constrain_weight(fresh, *self._start, originals_of(chain)[0].device, blocks.dtype)
-        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints after it stay.
+        # Also copies buffers, such as the D of the scaled Cayley transform. Constraints after the blocks
+        # stay.
         chain.load_state_dict(fresh.parametrizations["weight_hh"].state_dict(), strict=False)  # type: ignore[index, union-attr]
 
     def _chain(self) -> parametrize.ParametrizationList:

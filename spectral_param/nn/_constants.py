@@ -1,6 +1,6 @@
 """Lipschitz constants of the layers of this package, for :func:`spectral_param.analysis.lipschitz`.
 
-MaxMin sorts pairs, and sorting moves no two pairs apart, so it has 1.
+MaxMin sorts pairs, and sorting moves no two pairs apart, so its constant is 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _state_space(module: Any) -> float:
     result = 1.0
     for i in range(0, len(module.cells), module.num_directions):
         cells = module.cells[i : i + module.num_directions]
-        # The search ends within 1e-10.
+        # The search for a gain ends within 1e-10.
         result *= math.hypot(*(_gain(cell) for cell in cells)) * (1 + 1e-9)
     return result
 

@@ -44,12 +44,12 @@ class ContractingGRUCell(nn.Module):
     0.98. Training chooses the balance for each unit, and trains d with the weights. With the rate 1 there is
     no L, and m = 1.
 
-    The parameters are those of :class:`torch.nn.GRUCell`, with its names and shapes, and ``log_scaling``.
+    The parameters are as in :class:`torch.nn.GRUCell`, with the same names and shapes, and ``log_scaling``.
 
     Args:
         input_size: Number of features m of the input.
         hidden_size: Number of hidden units n.
-        rate: The rate ρ, 0 < ρ <= 1, in a step.
+        rate: The rate r, 0 < r <= 1, in a step.
         bias: Whether to train biases.
         device: Device of the parameters.
         dtype: Dtype of the parameters, real.
@@ -105,7 +105,7 @@ class ContractingGRUCell(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows of half the growth that they may have.
+        """Initialize as :class:`torch.nn.GRUCell`, with recurrent rows scaled to at most half the growth m.
 
         d starts at 1.
         """
@@ -123,14 +123,14 @@ class ContractingGRUCell(nn.Module):
     def bounded(self) -> tuple[Tensor, Tensor | None]:
         """Return the scaled recurrent weights ``(3·n, n)``, and L ``(n,)``, or None for the rate 1."""
         weight, rate, s = self.weight_hh, self.rate, self.growth()
-        room = 4 * torch.finfo(weight.dtype).eps  # For the rounding of T, of TU and of L.
+        room = 4 * torch.finfo(weight.dtype).eps  # Reserve for the rounding of T, TU and L.
         most = self._most()
         factors = to_like(torch.where(s > most, most / s * (1 - room), 1.0), weight)
         scaled = weight * factors.repeat(3)[:, None]
         if rate == 1:
             return scaled, None
         limit = ((rate - s.clamp(max=most)) / (1 - rate)).log()
-        # For the rounding of a proof in double precision, too.
+        # Reserve for the rounding of a proof in double precision, too.
         room += 16 * (self.hidden_size + 20) * torch.finfo(torch.float64).eps / (1 - rate)
         return scaled, to_like(limit - room * (1 + limit.abs()), weight)
 
@@ -177,7 +177,7 @@ class ContractingGRUCell(nn.Module):
         weight, limit = self.bounded()
         with autocast_off(rows):
             bias: Tensor | None = self.bias_ih
-            if bias is not None and self.bias_hh is not None:  # b_hn stays inside, with r.
+            if bias is not None and self.bias_hh is not None:  # b_hn is not added here: r multiplies it.
                 bias = bias + F.pad(self.bias_hh[: 2 * n], (0, n))
             from_inputs = F.linear(rows, self.weight_ih, bias)
             return gru(from_inputs, h0, weight, self._candidate_bias(), limit, batch_sizes)
@@ -189,7 +189,7 @@ class ContractingGRUCell(nn.Module):
 
     @torch.no_grad()
     def _move_inside(self) -> None:
-        """Choose d for the present weights, and multiply those outside by the largest factor."""
+        """Choose d for the present weights, and scale weights outside the set by the largest factor."""
         most, bias = self._most(), self._candidate_bias()
         b = np.zeros(self.hidden_size) if bias is None else as_array(bias)
         U = as_array(self.weight_hh)
@@ -217,16 +217,16 @@ class ContractingGRU(SequenceLayer):
     Two states h, h' of a layer that read the same inputs approach each other: for a vector d > 0 that is
     trained with the weights, :math:`\max_i |h_i - h'_i|/d_i` shrinks by the rate in each step, whatever
     the inputs, the weights and the biases are and become in training. Each layer of a stack and each
-    direction contracts at the rate, given what it reads; see :func:`spectral_param.analysis.contraction`,
-    which returns d. Gradients with respect to states do not explode. The proof does not hold if the output is
-    fed back into the input.
+    direction contracts at the rate for equal inputs; see
+    :func:`spectral_param.analysis.contraction`, which returns d. Gradients with respect to states do not
+    explode. The proof does not hold if the output is fed back into the input.
 
     Rows of the recurrent weights are scaled down, and the argument of the update gate is clamped from above;
     :class:`ContractingGRUCell` has the equations. The proof is for starts in the cube :math:`|h_i| ≤ 1`,
-    which no state leaves: other starts raise. (In compiled and exported programs the operator that checks it
-    raises ``RuntimeError``.)
+    which no state leaves: other starts raise an error. (In compiled and exported programs the operator that
+    checks the start raises ``RuntimeError``.)
 
-    The price: a unit that reads its inputs more than its state. Recurrent weights of the usual size shrink to
+    The price: units read their inputs more than their states. Recurrent weights of the usual size shrink to
     a twentieth or a fifth. The numbers on three tasks are in :doc:`/costs`.
 
     Args:
@@ -295,8 +295,8 @@ class ContractingGRU(SequenceLayer):
         """Return a network that starts at the weights of a GRU.
 
         Recurrent weights inside the set, of growth s <= m, are kept to the bit; others are multiplied by the
-        largest factor that takes them there. Where no update gate meets its limit, the outputs are those of
-        the GRU.
+        largest factor that brings them inside. Where no update gate meets its limit, the network returns the
+        outputs of the GRU.
 
         Args:
             module: The GRU.

@@ -25,8 +25,8 @@ class ContractingRNN(BlockRNN):
     ``LyapunovForm(radius=rate, growth=growth, metric="diagonal")`` for W. Two states h, h' of a layer that
     read the same inputs approach each other: :math:`‖h_k - h_k'‖_2 ≤ \mathrm{cond}(Θ)\, r^k\, ‖h_0 -
     h_0'‖_2`. With a bounded input the states are bounded, and gradients with respect to states do not
-    explode. Each layer of a stack contracts at the rate, given what it reads. The proof
-    does not hold if the output is fed back into the input.
+    explode. Each layer of a stack contracts at the rate for equal inputs. The proof does not hold if the
+    output is fed back into the input.
 
     Θ is trained with W; :meth:`spectral_param.LyapunovForm.certificate` returns :math:`Θ^2` and cond(Θ), as
     in the example. :func:`spectral_param.analysis.lyapunov_certificate` with ``metric="diagonal"`` finds

@@ -20,7 +20,7 @@ from spectral_param.nn._sequence_layer import SequenceLayer, converted
 Strength = Literal["signed", "overwrite", "reflection"]
 # The largest β; with "reflection" β is this number.
 _LARGEST = {"signed": 2.0, "overwrite": 1.0, "reflection": 2.0}
-# The logit of a decay over its rate at the start: a = 0.98 rate.
+# The logit of a/rate at the start, for the decay a: a = 0.98 rate.
 _OPEN = 4.0
 
 
@@ -51,9 +51,9 @@ class DeltaProductCell(nn.Module):
         dtype: Dtype of the parameters, real.
 
     Attributes:
-        weight_ih: The linear map ``(outputs, m)``, of q, k, v, β and a in this order, as far as they exist
-            there: of h·d, h·r·d, h·r·e, h·r and h rows.
-        bias_ih: Its bias, or None.
+        weight_ih: The linear map ``(outputs, m)`` to q, k, v, β and a in this order, without those that do
+            not exist: h·d, h·r·d, h·r·e, h·r and h rows.
+        bias_ih: The bias of this map, or None.
         start: The first state ``(h, d, e)`` without values, else None.
 
     Raises:
@@ -185,7 +185,8 @@ class DeltaProductCell(nn.Module):
             state = self.start.expand(B, h, d, e)
         else:
             state = rows.new_zeros(B, h, d, e)
-        # Keys in bfloat16 have lengths of 1 ± 2e-3, and reflections would grow by that in each step.
+        # Keys in bfloat16 have lengths of 1 ± 2e-3, so reflections could enlarge the state by as much in each
+        # step.
         with autocast_off(rows):
             mapped, running, place = padded(F.linear(rows, self.weight_ih, self.bias_ih), batch_sizes)
             q, k, v, logits, open_ = mapped.split(self._sizes, dim=-1)
@@ -259,13 +260,14 @@ class DeltaProduct(SequenceLayer):
     A permutation of n things is a product of at most n - 1 reflections, of a space of n - 1 dimensions. So
     take r = n - 1 and d >= n - 1, with ``"reflection"`` d >= n.
 
-    What is proven of one layer, for all parameters and any inputs: two states that read the same inputs never
-    move apart, in the 2-norm, and with a rate they approach each other by that factor in each step
+    Proven for one layer, for all parameters and any inputs: two states that read the same inputs never move
+    apart, in the 2-norm, and with a rate their distance shrinks by this factor in each step
     (:func:`spectral_param.analysis.contraction`). Gradients that are handed back through the states never
-    grow. Without values and with ``"reflection"`` all lengths are kept. Nothing is proven of several layers:
-    the second one reads what the first one returns, which differs between the runs. A state can grow by the
-    values that are written. For values of length 1 and T steps it grows to 2T if a reflection writes
-    alternating values under one key, and to at most √T with ``"overwrite"``. A ``rate`` below 1 bounds it.
+    grow. Without values and with ``"reflection"`` all lengths are kept. Nothing is proven for several layers:
+    the second layer reads the outputs of the first, which differ between the runs. A state can grow by the
+    values that are written. For values of length 1 and T steps the state grows to 2T if a reflection writes
+    alternating values under one key, and to at most √T with ``"overwrite"``. A ``rate`` below 1 bounds the
+    state.
 
     Args:
         input_size: Number of features of the input.
@@ -276,7 +278,7 @@ class DeltaProduct(SequenceLayer):
         head_dim: d, the length of keys. None, the default: e.
         strength: What β may be, see above.
         values: Whether the input writes values into the state. If not, the start of the state is trained, and
-            the input only turns it.
+            the input only turns the state.
         rate: The largest factor of decay before each step, in (0, 1]; the input chooses a smaller factor.
             None, the default: no decay.
         bias: Whether the linear maps of the input have biases.

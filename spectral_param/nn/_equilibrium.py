@@ -35,10 +35,10 @@ _SETS = (
 
 
 class Equilibrium(PicklableModule):
-    r"""Returns the solution z of :math:`z = φ(Wz + Ux + b)`, which is unique whatever is trained.
+    r"""Returns the solution z of :math:`z = φ(Wz + Ux + b)`, which is unique for all parameters.
 
-    A deep equilibrium model: as many layers as one likes with the same weights, in the memory of one. W stays
-    in a set in which there is one solution, and Peaceman-Rachford splitting is proven to find it:
+    A deep equilibrium model: as many layers as one likes with the same weights, in the memory of one layer. W
+    stays in a set in which there is one solution, and Peaceman-Rachford splitting is proven to find it:
 
     .. list-table::
        :header-rows: 1
@@ -56,10 +56,10 @@ class Equilibrium(PicklableModule):
        * - ``SpectralRadiusNorm(a, of="absolute")``
          - :math:`ρ(|W|) ≤ a`
 
-    The default is the first with a = 0, the choice of Winston and Kolter's own experiments. This set does not
-    bound the norm of W, and z is a 1-Lipschitz function of Ux + b in the 2-norm: with :math:`m = 1 - a`, two
-    solutions are at most :math:`1/m` times as far apart as their inputs Ux + b. The diagonal metric allows
-    more weights; in exchange this distance is multiplied by the condition of Θ.
+    The default is the first constraint with a = 0, the choice of Winston and Kolter's own experiments. This
+    set does not bound the norm of W, and z is a 1-Lipschitz function of Ux + b in the 2-norm: with :math:`m =
+    1 - a`, two solutions are at most :math:`1/m` times as far apart as their inputs Ux + b. The diagonal
+    metric allows more weights; in exchange the bound of this distance is multiplied by the condition of Θ.
 
     The gradient is the derivative of the solution, of every order, in reverse mode. The same iteration
     computes it, and no state of the forward iterations is kept. The computation is in the precision of W
@@ -79,7 +79,8 @@ class Equilibrium(PicklableModule):
             parameters, with slopes from 0 to 1, such as ``torch.nn.ELU()``.
         bias: Whether to train b.
         max_iterations: The largest number of iterations for a solution. The default 5,000 is rarely reached:
-            most take tens to hundreds, more for larger W. A warning says if it is reached.
+            most solutions take tens to hundreds of iterations, more for larger W. A warning says if the limit
+            is reached.
         device: Device of the parameters.
         dtype: Dtype of the parameters, real.
 
@@ -87,12 +88,12 @@ class Equilibrium(PicklableModule):
         weight_ih: U, ``(n, input_size)``.
         weight_hh: W, ``(n, n)``.
         bias: b, ``(n,)``, or None.
-        iterations: How many iterations the last forward pass took; None before the first one.
+        iterations: How many iterations the last forward pass took; None before the first pass.
         residual: The largest :math:`‖z - φ(Wz + Ux + b)‖_2` of a row in that pass.
 
     Raises:
         ValueError: If a size is less than 1; if the constraint proves no solution; if φ is an activation that
-            is not listed, as GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
+            is not listed, such as GELU, SiLU, Mish and SELU, whose slopes leave [0, 1].
         UnsupportedDtypeError: If the dtype is complex.
 
     Example:

@@ -129,7 +129,7 @@ class GORUCell(ConstrainedCell):
 class GORU(SequenceLayer):
     """Gated orthogonal recurrent unit over sequences, with the interface of :class:`torch.nn.RNN`.
 
-    Each layer and direction is a :class:`spectral_param.nn.GORUCell`; the equations are there. Autograd
+    Each layer and direction is a :class:`spectral_param.nn.GORUCell`, which gives the equations. Autograd
     records about ten operations for each time step, so a step takes longer than in
     :class:`spectral_param.nn.BlockRNN`.
 

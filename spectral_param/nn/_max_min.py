@@ -11,9 +11,9 @@ from spectral_param.functional._checks import described
 class MaxMin(nn.Module):
     r"""Sorts pairs: of the halves a, b of a dimension it returns :math:`\max(a, b)` and :math:`\min(a, b)`.
 
-    It is GroupSort with groups of 2. Where it is differentiable, its Jacobian is a permutation. So it keeps
-    the lengths of gradients, where ReLU loses the gradients of inactive units: between orthogonal layers a
-    network has slopes of exactly 1. Its Lipschitz constant is 1, also in
+    MaxMin is GroupSort with groups of 2. Where it is differentiable, its Jacobian is a permutation. So MaxMin
+    keeps the lengths of gradients, where ReLU loses the gradients of inactive units: between orthogonal
+    layers a network has slopes of exactly 1. Its Lipschitz constant is 1, also in
     :func:`spectral_param.analysis.lipschitz`. Source: Anil, Lucas and Grosse, "Sorting out Lipschitz function
     approximation" (ICML 2019), section 4.
 

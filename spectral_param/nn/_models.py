@@ -137,7 +137,7 @@ class ScuRNN(BlockRNN):
     Transform" (AAAI 2019), with modReLU. Initially A is as in scoRNN, and the phases are uniform in [0, 2π).
     The input may be real. The authors also train the initial state: to do so, pass your own parameter as
     ``hx``. ``cells[0].parametrizations.weight_hh`` has A in ``original0`` and the phases in ``original1``.
-    The authors give each a learning rate of its own.
+    The authors give A and the phases different learning rates.
 
     Args:
         input_size: Number of features of the input.
@@ -378,7 +378,7 @@ class SpectralRNN(BlockRNN):
     r"""Recurrent network whose matrix has singular values close to 1.
 
     Source: Zhang, Lei and Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD
-    Parameterization" (ICML 2018). The defaults are those of the authors' code, ReLU and a margin of 0.01,
+    Parameterization" (ICML 2018). The defaults, ReLU and a margin of 0.01, are taken from the authors' code,
     except for the number of reflections, which is n/4 in their code. For a complex dtype the default
     activation is modReLU, because complex numbers have no sign.
 
@@ -422,13 +422,13 @@ class SpectralRNN(BlockRNN):
 
 
 def _set_activation(options: Options, real: Nonlinearity) -> None:
-    """Set the activation, by default ``real``, and modReLU for a complex dtype."""
+    """Set the default activation: ``real``, or modReLU for a complex dtype."""
     if options.get("nonlinearity") is None:
         options["nonlinearity"] = "modrelu" if chosen_dtype(options.get("dtype")).is_complex else real
 
 
 def _make_complex(options: Options, remedy: str | None) -> None:
-    """Set the dtype, by default complex in the precision of torch's default, and real outputs if it is.
+    """Set missing options: a complex dtype in torch's default precision, and real outputs if it is complex.
 
     Raises:
         UnsupportedDtypeError: If there is a remedy for a real dtype, and the dtype is real.

@@ -1,16 +1,17 @@
 r"""A residual connection as a layer, whose forward and inverse are known.
 
 Let f have the Lipschitz constant r < 1 and the Jacobian J at x. Then y = x + f(x) has one solution x for each
-y, the fixed point of x ← y - f(x). On the way from J = 0 no determinant of I + tJ vanishes, so det(I + J) is
-positive, and
+y, the fixed point of x ← y - f(x). For t from 0 to 1 the determinant of I + tJ does not vanish, so det(I + J)
+is positive, and
 
 .. math:: \log \det (I + J) = \sum_{k ≥ 1} \frac{(-1)^{k + 1}}{k} \operatorname{tr} J^k .
 
 For random signs v, the mean of :math:`v^T J^k v` is the trace. The series ends after a random number N of
-terms, and the term k counts 1/P(N ≥ k) times, which keeps the mean: Chen, Behrmann, Duvenaud and Jacobsen,
+terms, and term k is divided by P(N ≥ k), which keeps the mean: Chen, Behrmann, Duvenaud and Jacobsen,
 "Residual flows for invertible generative modeling" (NeurIPS 2019), theorem 1. Here P(N ≥ k) is q^{k - m} for
 k > m. The second moment of the gradient's terms is about Σ (r²/q)ᵏ: it is finite for q > r². On average
-1/(1 - q) terms are computed, and 1/((1 - r²/q)(1 - q)), the product of both, is least for q = r.
+1/(1 - q) terms are computed. The product of this number and the second moment, 1/((1 - r²/q)(1 - q)), is
+least for q = r.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from spectral_param.functional._implicit import Equation, Product, iterated, sol
 
 Method = Literal["exact", "series"]
 
-# Terms of the series that are always there.
+# Number of terms of the series that are always computed.
 _TERMS = 4
 
 
 class Residual(nn.Module):
-    r"""Returns :math:`x + f(x)`, or their mean.
+    r"""Returns :math:`x + f(x)`, or the mean of x and f(x).
 
-    With this layer in place of a module of one's own :func:`spectral_param.analysis.lipschitz` knows what
-    happens to the result of f: the constant is at most 1 plus the constant of f, and half of this for the
-    mean. So the mean of x and a 1-Lipschitz f(x) is 1-Lipschitz.
+    Unlike for a module of your own, :func:`spectral_param.analysis.lipschitz` knows the constant of this
+    layer: at most 1 plus the constant of f, and half of this for the mean. So the mean of x and a 1-Lipschitz
+    f(x) is 1-Lipschitz.
 
     If f has a constant below 1, the block can be inverted: :meth:`inverse` returns x for y, and
     :meth:`log_abs_det` the logarithm of the determinant of the Jacobian. So blocks in a row are a normalizing
@@ -84,12 +85,12 @@ class Residual(nn.Module):
     def inverse(self, y: Tensor) -> Tensor:
         r"""Return the x whose result is y.
 
-        It is found by the fixed point iteration :math:`x ← y - f(x)`. Its rate r, the constant of f by
+        The fixed point iteration :math:`x ← y - f(x)` finds x. Its rate r, the constant of f by
         :func:`spectral_param.analysis.lipschitz` with ``method="norms"``, is proven anew in each call, since
-        weights change. After at most :math:`\log(4ε/(1 - r))/\log r` iterations, for the ε of the dtype, the
-        error :math:`‖\hat x - x‖` of each event is at most :math:`8ε/(1 - r)` times :math:`‖x‖ + ‖y‖`, if f
-        itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once it stands
-        still.
+        weights change. At most :math:`\log(4ε/(1 - r))/\log r` iterations are taken, for the ε of the dtype.
+        The error :math:`‖\hat x - x‖` of each event is then at most :math:`8ε/(1 - r)` times :math:`‖x‖ +
+        ‖y‖`, if f itself is computed with an error of at most 4ε of this sum. The iteration ends earlier once
+        only rounding errors change x.
 
         Gradients with respect to y and to the parameters of f are derivatives of the solution. They take no
         memory for the iterations, and exist in any order, in reverse mode. The computation is in the
@@ -128,15 +129,15 @@ class Residual(nn.Module):
             method: ``"exact"``, the default, computes the Jacobian, by n products with its transpose, and
                 factors it: for events of up to a few hundred numbers. ``"series"`` is random, with the exact
                 value and the exact gradient as its means, for large events: it takes 4 products and then, on
-                average, 1/(1 - r) more, for the constant r of f. A smaller r makes it faster and less noisy.
-                The number of products is drawn once in a call, from torch's generator of the host, and the
-                directions for each event.
+                average, 1/(1 - r) more, for the constant r of f. A smaller r makes this method faster and
+                less noisy. The number of products is drawn once in a call, from torch's generator of the
+                host, and the directions for each event.
 
         Returns:
             ``(events,)``.
 
         Raises:
-            ValueError: As :meth:`inverse` does; if there is no such method, or f mixes events.
+            ValueError: As :meth:`inverse` does; if the method is unknown, or f mixes events.
         """
         check_choices(method=(method, Method))
         _check_events(x, "x")
@@ -226,7 +227,7 @@ class Residual(nn.Module):
 
 
 def _with_graph(x: Tensor) -> Tensor:
-    """Return x, with a graph to what it depends on if grad mode is on."""
+    """Return x if it needs a gradient, else a new leaf that does."""
     return x if x.requires_grad else x.detach().requires_grad_()
 
 

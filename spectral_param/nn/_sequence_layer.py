@@ -81,13 +81,13 @@ class SequenceLayer(nn.Module):
         Args:
             cell: One of ``cells``.
             rows: Inputs ``(rows, features)``, all time steps stacked as in a ``PackedSequence``.
-            h0: Initial states ``(batch, *state_shape)``, or None for the network's own.
+            h0: Initial states ``(batch, *state_shape)``, or None for the network's own start.
             sizes: Number of rows of each step, not increasing.
             return_output: Whether all states are needed. If not, they may be returned nevertheless.
 
         Returns:
-            The output, all states ``(rows, hidden_size)`` unless the cell has others, or None; and the last
-            state of each sequence ``(batch, *state_shape)``.
+            The output, all states ``(rows, hidden_size)`` unless the cell has other outputs, or None; and the
+            last state of each sequence ``(batch, *state_shape)``.
         """
         raise NotImplementedError
 
@@ -107,8 +107,8 @@ class SequenceLayer(nn.Module):
             input: ``(time, batch, input_size)``, ``(batch, time, input_size)`` with ``batch_first``,
                 unbatched ``(time, input_size)``, or a ``PackedSequence``.
             hx: Initial states ``(layers · directions, batch, hidden_size)``, or of the shape that the class
-                says, without ``batch`` for unbatched input. None, the default: zeros, or the start that the
-                class trains.
+                documents, without ``batch`` for unbatched input. None, the default: zeros, or the start that
+                the class trains.
 
         Returns:
             The last layer's states at all times, shaped like the input with ``output_size`` =
@@ -246,7 +246,7 @@ def converted(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return an input or a state in the dtype of the network.
 
     Raises:
-        ValueError: If it would lose its imaginary part, or digits.
+        ValueError: If the tensor would lose its imaginary part, or digits.
     """
     if x.dtype == dtype:
         return x

@@ -21,7 +21,7 @@ from spectral_param.functional._systems import is_system, system_of
 from spectral_param.nn._cell import PicklableModule, check_step
 from spectral_param.nn._sequence_layer import SequenceLayer, converted
 
-# Of slopes from 0 to 1.
+# Activations with slopes from 0 to 1.
 Slope1 = Literal["relu", "tanh", "leaky_relu", "elu"]
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "leaky_relu": F.leaky_relu, "elu": F.elu}
 
@@ -129,7 +129,7 @@ class StateSpaceCell(PicklableModule):
                 python-control.
 
         Raises:
-            ValueError: If it is no such system, or of other sizes.
+            ValueError: If ``system`` is no such system, or has other sizes.
         """
         parts: Any = (system, None, None, None) if is_system(system) else system
         if not (isinstance(parts, (tuple, list)) and len(parts) == 4):
@@ -155,7 +155,8 @@ class StateSpaceCell(PicklableModule):
         """Initialize again as in the constructor, for instance after ``to_empty``."""
         if self.bias is not None:
             self.bias.zero_()
-        if self.gain is None or not is_parametrized(self, "weight"):  # Else its constraint restarts.
+        # A weight of certified gain is restarted by its constraint.
+        if self.gain is None or not is_parametrized(self, "weight"):
             self._take(self._fresh())
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -195,7 +196,7 @@ class StateSpaceCell(PicklableModule):
         return BoundedGain(gain, self.state_size, self.radius, moduli=self.moduli)
 
     def _fresh(self) -> Tensor:
-        """Return the weight of a new system, in double precision, of a gain below 1 if none is given."""
+        """Return the weight of a new system, in double precision, of a gain below 1 if no gain is given."""
         fresh = nn.Module()
         sizes = (self.state_size + self.output_size, self.state_size + self.input_size)
         fresh.weight = nn.Parameter(torch.empty(sizes, dtype=torch.float64, device="cpu"))
@@ -233,12 +234,12 @@ class StateSpaceCell(PicklableModule):
 class StateSpace(SequenceLayer):
     r"""Layers of systems :math:`x_{t+1} = Ax_t + Bu_t,\; y_t = Cx_t + Du_t + b`, of a certified gain.
 
-    It has the interface of :class:`torch.nn.RNN`; many time steps are computed in parallel. With ``gain=γ``
-    the whole module maps two sequences of inputs whose difference has the norm δ, over all times, to outputs
-    that differ by at most γδ, from the same initial states; without bias it maps inputs of norm δ to outputs
-    of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains of layers
-    multiply; each layer has the same share. Two directions side by side multiply the gain by √2. Rounding in
-    the forward pass, and dropout in training, which scales by 1/(1 - p), come on top.
+    The module has the interface of :class:`torch.nn.RNN`; many time steps are computed in parallel. With
+    ``gain=γ`` the whole module maps two sequences of inputs whose difference has the norm δ, over all times,
+    to outputs that differ by at most γδ, from the same initial states. Without bias the module maps inputs of
+    norm δ to outputs of norm at most γδ. This holds for all parameters, not only for the trained ones. Gains
+    of layers multiply; each layer has the same share. Two directions side by side multiply the gain by √2.
+    Rounding in the forward pass, and dropout in training, which scales by 1/(1 - p), are not included.
 
     Args:
         input_size: Number of inputs.
@@ -262,7 +263,7 @@ class StateSpace(SequenceLayer):
 
     Attributes:
         cells: A :class:`StateSpaceCell` for each layer and direction, in the order of h_n. Its
-            ``to_dlti()`` is the system for scipy, and ``start_from`` takes one.
+            ``to_dlti()`` is the system for scipy, and ``start_from`` takes such a system.
         output_size: Number of features of the output.
 
     Raises:
@@ -270,7 +271,7 @@ class StateSpace(SequenceLayer):
         UnsupportedDtypeError: If the dtype is complex.
 
     The output at time t depends on inputs up to t, with ``bidirectional`` on all inputs. At the start A has
-    eigenvalues uniform on a ring, as the LRU (Orvieto et al., "Resurrecting recurrent neural networks for
+    eigenvalues uniform on a ring, as in the LRU (Orvieto et al., "Resurrecting recurrent neural networks for
     long sequences", 2023).
 
     Example:
@@ -312,7 +313,7 @@ class StateSpace(SequenceLayer):
         self.state_size, self.nonlinearity, self.gain = self.hidden_size, nonlinearity, gain
         share = None
         if gain is not None:
-            BoundedGain(gain, self.state_size)  # Raises for a bound of the whole.
+            BoundedGain(gain, self.state_size)  # Raises for an invalid bound of the module.
             share = gain ** (1 / self.num_layers) / self.num_directions**0.5
         self.cells = nn.ModuleList()
         for i, features in enumerate(self.cell_input_sizes()):
