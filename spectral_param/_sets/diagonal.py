@@ -1,7 +1,7 @@
-"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: the way inside.
+"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: near members.
 
-The set has all W with ‖ΘWΘ⁻¹‖ ≤ r (or a numerical abscissa of ΘWΘ⁻¹ of at most α) for a diagonal Θ of a
-bounded condition. Θ is searched; see :mod:`spectral_param.functional._diagonal_scaling`.
+W is a member if ‖ΘWΘ⁻¹‖ ≤ r (or if the numerical abscissa of ΘWΘ⁻¹ is at most α) for a diagonal Θ with a
+bounded condition number. A search finds Θ; see :mod:`spectral_param.functional._diagonal_scaling`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from spectral_param._precision import relative_rounding, to_double
 from spectral_param._scale import frobenius
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
-# Twice the relative excess over the least norm that a search for coordinates may leave.
+# A search for coordinates may exceed the least norm, relatively by up to half of this number.
 _SEARCH = 2e-6
 
 
 def near(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
-    """Return matrices scaled (for an abscissa: shifted) into their bounds; a member keeps its bits.
+    """Return matrices scaled (for an abscissa: shifted) to satisfy their bounds; a member keeps its bits.
 
-    A matrix moves so far inside that a new search for its coordinates proves the bound.
+    A matrix outside moves a little farther than the bound, so that a new search for Θ proves the bound.
 
     Args:
         X: Finite real matrices ``(..., n, n)``.
-        bounds: One for each matrix.
-        condition: The largest condition of Θ.
-        of_norm: Whether the norm is bounded; if False, the abscissa.
+        bounds: The bound of each matrix.
+        condition: The largest condition number of Θ.
+        of_norm: Whether the norm is bounded; if False, the abscissa is.
         eps: Relative rounding error of the entries.
     """
     n = X.shape[-1]

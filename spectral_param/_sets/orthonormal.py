@@ -10,10 +10,11 @@ rounding a member's entries moves E by at most √n·eps. So E is computed from 
 
 .. math:: W = C + F, \qquad E = (C^H C - I) + X + X^H, \qquad X = F^H (C + F/2),
 
-where C has the entries of W rounded to multiples of 2⁻ᑫ, with q half the digits of the precision. Columns of
-length about 1 give CᴴC without any rounding: its partial sums are multiples of 2⁻²ᑫ, of modulus at most 1
-(Cauchy and Schwarz). F has entries of at most 2⁻ᑫ, and the rounding error of X does not count. (The splitting
-is due to Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication", 2012.)
+where C has the entries of W rounded to multiples of 2⁻ᑫ, and q is half the number of binary digits. If the
+columns have a length of about 1, CᴴC is computed without any rounding: its partial sums are multiples of
+2⁻²ᑫ, of modulus at most 1 (Cauchy and Schwarz). The entries of F are at most 2⁻ᑫ, so the rounding error of X
+is negligible. (The splitting is due to Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix
+multiplication", 2012.)
 
 **Near the set** the iteration of third order,
 
@@ -22,21 +23,22 @@ is due to Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix mu
 converges to the polar factor, since it keeps U and V. If ‖E‖₂ ≤ 0.6 at the start, ‖E‖₂ is at most 0.177,
 3.7e-3, 3.2e-8 and 3e-23 after one to four iterations.
 
-**Far from the set** the host takes the singular value decomposition, which is as fast there as a scaled
-Newton iteration: an inverse takes as long as five products, the decomposition as long as twenty.
+**Far from the set** the singular value decomposition is taken. On the host it is as fast as a scaled Newton
+iteration: an inverse takes as long as five products, the decomposition as long as twenty.
 
-**On a device** the host would have to wait to learn how far W is outside. So the number of products is always
-the number for the worst W. W is first divided by a bound of its norm, so that σ lies in [l, 1], and then
+**On a device** the host would have to wait to learn how far W is outside. So there are always as many
+products as the worst W needs. W is first divided by an upper bound of its norm. Let l be an assumed lower
+bound of its singular values. Then
 
 .. math:: W \leftarrow \tfrac{ρ}{2} W (3 I - ρ^2 W^H W), \qquad ρ^2 = \min(3 / (1 + l + l^2), 1.6977^2),
 
-maps σ to [l', 1], with l' the smaller image of l and 1 (Chen and Chow, "A stable scaling of
-Newton-Schulz for improving the sign function computation of a Hermitian matrix", 2014, who also give the
-largest ρ: without it σ = 1 would be mapped to almost zero, where rounding is all that is left). A small l is
-multiplied by 2.5, so the number of iterations follows from l before W is known. The last iteration is of
-third order, as near the set. A σ of zero would stay zero: W gets a fixed perturbation of the size of its
-rounding error. For one W in thousands, a σ smaller than l remains; then the returned distance is larger than
-rounding.
+maps [l, 1] into [l', 1], where l' is the smaller one of the images of l and 1 (Chen and Chow, "A stable
+scaling of Newton-Schulz for improving the sign function computation of a Hermitian matrix", 2014, who also
+give the upper limit of ρ: without this limit, σ = 1 would be mapped to almost zero, and lost in rounding). An
+iteration multiplies a small l by 2.5. So l alone determines the number of iterations, before W is known. The
+last iteration is of third order, as near the set. A σ of zero would stay zero, so W first gets a fixed
+perturbation of the size of its rounding error. One W in thousands still has a σ below l after the
+perturbation; then the returned distance is larger than rounding.
 """
 
 from __future__ import annotations
@@ -50,10 +52,10 @@ from torch import Tensor
 from spectral_param._matrices import decomposed
 from spectral_param._scale import divided, power_of_two_scale
 
-# A matrix with ‖E‖_F of at most this many √n·eps counts as a member. Rounding each entry of a member gives at
-# most one √n·eps.
+# A matrix with ‖E‖_F of at most this many √n·eps counts as a member. Rounding the entries of a member gives
+# ‖E‖_F of at most one √n·eps.
 _ROUNDINGS = 4
-# Largest ‖E‖₂ for the iteration of third order: three of them take as many products as a decomposition.
+# Largest ‖E‖₂ for the iteration of third order: three iterations take as long as a decomposition.
 _CLOSE = 0.6
 _MOST_ITERATIONS = 10
 
@@ -64,9 +66,9 @@ def resolution(n: int, eps: float) -> float:
 
 
 def outside(W: Tensor, eps: float | None = None) -> tuple[Tensor, float]:  # (..., m, n) -> (...)
-    """Return ‖WᴴW - I‖ in the Frobenius norm, and the largest norm of a member; see :func:`resolution`.
+    """Return d = ‖WᴴW - I‖ in the Frobenius norm, and the largest d of a member; see :func:`resolution`.
 
-    The norm is infinite where it overflows, and NaN if W has NaN.
+    d is infinite where it overflows, and NaN if W has NaN.
     """
     eps = torch.finfo(W.dtype).eps if eps is None else eps
     distance = size_of(deviation(W))
@@ -97,7 +99,7 @@ def deviation(W: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
 def near(W: Tensor, eps: float | None = None) -> Tensor:  # (..., m, n) -> (..., m, n)
     """Return the nearest member to each matrix. Members, and matrices that are not finite, keep their bits.
 
-    For matrices on the host, because values are read. Autocast and TensorFloat-32 have to be off.
+    Only for matrices on the host, because values are read. Autocast and TensorFloat-32 have to be off.
 
     Args:
         W: Matrices in single or double precision.
@@ -124,15 +126,15 @@ def near(W: Tensor, eps: float | None = None) -> Tensor:  # (..., m, n) -> (...,
 
 
 def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
-    """Return D - W herm(WᴴD): the part of D with W*D skew-Hermitian, for W with orthonormal columns."""
+    """Return X = D - W herm(WᴴD), for W with orthonormal columns: the part of D with a skew-Hermitian WᴴX."""
     P = W.mH @ D
     return D - W @ (0.5 * (P + P.mH))
 
 
 def msign(X: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
-    """Return UVᴴ of X = UΣVᴴ by products, over the singular values above √eps of the largest one.
+    """Return UVᴴ of X = UΣVᴴ by products, for singular values above √eps times the largest one.
 
-    Smaller singular values, which may be rounding errors, are raised to less than 1, and zero stays zero.
+    Smaller singular values, possibly rounding errors, become numbers below 1 instead of 1; zero stays zero.
     """
     if X.shape[-2] < X.shape[-1]:
         return msign(X.mH).mH
@@ -146,7 +148,7 @@ def msign(X: Tensor) -> Tensor:  # (..., m, n) -> (..., m, n)
 
 
 def _judged(X: Tensor, limit: float) -> tuple[Tensor, Tensor]:
-    """Return the deviations of matrices, and which are finite and outside by more than the limit."""
+    """Return the deviations, and which matrices are finite with a deviation above the limit."""
     E = deviation(X)
     size = size_of(E)
     is_outside = ~(size <= limit)
@@ -157,11 +159,12 @@ def _judged(X: Tensor, limit: float) -> tuple[Tensor, Tensor]:
 
 def _nearer(X: Tensor, E: Tensor) -> Tensor:
     """Return the next iterate for each matrix of a batch, or its polar factor if it is far from the set."""
-    # ‖E‖₂ is at least ‖E‖_F/√n, which shows without a product that a new weight is far.
+    # ‖E‖₂ is at least ‖E‖_F/√n: without a product, this shows that a new weight is far from the set.
     if bool((size_of(E) > _CLOSE * E.shape[-1] ** 0.5).all()):
         return polar_factor(X)
     S = E @ E
-    # Upper bounds of ‖E‖₂, at most n^(1/4) and n^(1/8) times ‖E‖₂. The second bound takes another product.
+    # ‖S‖_F^(1/2) and ‖S²‖_F^(1/4) are upper bounds of ‖E‖₂, at most n^(1/4) and n^(1/8) times ‖E‖₂. The
+    # second bound takes another product.
     is_close = size_of(S) <= _CLOSE**2
     if not bool(is_close.all()):
         is_close |= size_of(S @ S) <= _CLOSE**4
@@ -185,7 +188,7 @@ def polar_factor(W: Tensor) -> Tensor:
 
 
 def near_without_waiting(W: Tensor, eps: float | None = None) -> tuple[Tensor, Tensor]:
-    """Return :func:`near`, and ‖WᴴW - I‖ of the result as a tensor (...), without looking at a value.
+    """Return :func:`near` and, as a tensor (...), ‖WᴴW - I‖ of the result. The host reads no values.
 
     For a matrix of lower rank, the result is one of the nearest members, up to rounding.
     """
@@ -209,7 +212,7 @@ def _norm_bound(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
 
 
 def _raised(X: Tensor, least: float, eps: float) -> Tensor:
-    """Raise singular values in [least, 1] so close to 1 that one iteration of third order is enough."""
+    """Move singular values in [least, 1] so close to 1 that one more iteration, of third order, is enough."""
     for rho in _scales(least, eps):
         X = 1.5 * rho * X - (0.5 * rho**3) * (X @ (X.mH @ X))
     return X
@@ -217,15 +220,15 @@ def _raised(X: Tensor, least: float, eps: float) -> Tensor:
 
 # The largest ρ of Chen and Chow: σ = 1 is mapped to 0.1.
 _LARGEST_SCALE = 1.69770248526
-# Smallest singular value for which the iteration is made, in rounding errors of the matrix.
+# The smallest singular value, the l of the iterations, as a multiple of the rounding error of the matrix.
 _MARGIN = 1e-6
 
 
 @functools.cache
 def _scales(least: float, eps: float) -> tuple[float, ...]:
-    """Return ρ of each iteration, from singular values in [least, 1] to where the third order is enough."""
+    """Return ρ of each iteration in ``_raised``."""
     scales = []
-    # The third order leaves 5/8 of the third power of a deviation.
+    # The iteration of third order maps a deviation e = 1 - σ² to about 5/8 e³.
     while 1 - least**2 > (eps / 10) ** (1 / 3):
         rho = min(math.sqrt(3 / (1 + least + least**2)), _LARGEST_SCALE)
         least = min(0.5 * rho * s * (3 - (rho * s) ** 2) for s in (least, 1.0))
@@ -234,7 +237,7 @@ def _scales(least: float, eps: float) -> tuple[float, ...]:
 
 
 def _generic(like: Tensor) -> Tensor:  # (..., m, n) -> (m, n)
-    """Return fixed entries without a pattern, of root mean square 1/√(2m), in the precision of a tensor."""
+    """Return fixed, irregular entries of root mean square 1/√(2m), in the precision of ``like``."""
     m, n = like.shape[-2:]
     real = like.real
     rows = torch.arange(1, m + 1, dtype=real.dtype, device=real.device)[:, None]

@@ -2,16 +2,16 @@ r"""Matrices of bounded spectral norm: the nearest member, and changes along the
 
 Notation: W of shape ``(..., m, n)`` has the singular values σ and the decomposition W = UΣVᴴ; c is the bound.
 
-**Nearest member.** In the Frobenius norm it is W with its singular values above c replaced by c (the others
-stay): |σᵢ(W) - σᵢ(X)| summed in squares is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and
-unitarily invariant norms", 1960), and here it is attained. With the eigenvectors V₁ of WᴴW at eigenvalues
-above c² it is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Working with σ² costs no digits here, because only
-the largest eigenvalues are used.
+**Nearest member.** In the Frobenius norm, the nearest member X is W with each singular value above c replaced
+by c: Σ (σᵢ(W) - σᵢ(X))² is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and unitarily
+invariant norms", 1960), and this X attains the bound. Let V₁ and Σ₁² be the eigenvectors and eigenvalues of
+WᴴW above c². Then X is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Computing σ from σ² loses no digits here,
+because only the largest eigenvalues are used.
 
-**Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D raises no norm to
-first order if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along -G crosses
-the boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes that leave
-these directions at the boundary, with U = U₁Q and V = V₁Q, is
+**Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D does not raise the
+norm, to first order, if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along
+-G crosses the boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes
+that leave these directions at the boundary, with U = U₁Q and V = V₁Q, is
 
 .. math:: D - U \operatorname{herm}(U^H D V) V^H.
 """
@@ -42,7 +42,7 @@ def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
 
 
 def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..., m, r), (..., n, r)
-    """Return the singular vectors U₁, V₁ of all values of at least c - rounding; other columns are zero."""
+    """Return the singular vectors U₁, V₁ of all σ ≥ c - rounding; other columns are zero."""
     if W.shape[-2] < W.shape[-1]:
         V, U = touching(W.mH, c, rounding)
         return U, V
@@ -58,7 +58,7 @@ def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..
 
 
 def crossed(faces: Faces, G: Tensor) -> Faces:
-    """Return the part of the faces that a step along -G crosses."""
+    """Return U₁Q and V₁Q: the directions in which a step along -G crosses the boundary."""
     U, V = faces
     if U.shape[-1] == 0:
         return faces
@@ -68,7 +68,7 @@ def crossed(faces: Faces, G: Tensor) -> Faces:
 
 
 def tangent(faces: Faces, D: Tensor) -> Tensor:
-    """Return changes that leave the faces at the boundary, to first order."""
+    """Return D without the part that, to first order, changes the singular values of the given vectors."""
     U, V = faces
     return D - U @ _hermitian(U.mH @ D @ V) @ V.mH
 

@@ -7,13 +7,13 @@ norm, and <A, B> = Σ conj(aᵢⱼ) bᵢⱼ.
 Re<W, X> is largest at X = cE (Cauchy and Schwarz). Among matrices with ‖X‖ ≤ c the nearest is W itself, or cE
 where ‖W‖ > c.
 
-**Derivative.** From ‖W‖ d‖W‖ = Re<W, dW> follows d(cE) = (c/‖W‖)(dW - E Re<E, dW>), which is self-adjoint. So
-the gradient of the originals is
+**Derivative.** From ‖W‖ d‖W‖ = Re<W, dW> follows d(cE) = (c/‖W‖)(dW - E Re<E, dW>), a self-adjoint map of dW.
+So a gradient G for cE gives the gradient for W,
 
 .. math:: g = \tfrac{c}{‖W‖} (G - E \operatorname{Re}<E, G>).
 
 **Changes along the sphere.** The tangent space at W has all D with Re<W, D> = 0. The orthogonal projection on
-it, for the inner product Re<., .>, is D - E Re<E, D>.
+this space, for the inner product Re<., .>, is D - E Re<E, D>.
 
 **Sizes.** W is first divided by a power of two, so that no square over- or underflows. Squares are summed by
 ``sum``, whose error hardly grows with their number. (torch.linalg.vector_norm adds them one by one: of 10⁷
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from spectral_param._scale import divided, power_of_two_scale
 
-# Norms in this range have squares that neither overflow nor underflow in single precision; nor do the squares
-# of entries that are large enough to matter.
+# The squares of norms in this range neither overflow nor underflow in single precision, nor do the squares of
+# entries that are large enough to matter.
 _ORDINARY = (1e-10, 1e15)
 # Groups of processes that have the other parts of the matrices.
 _groups: tuple[Any, ...] = ()
@@ -42,9 +42,9 @@ _groups: tuple[Any, ...] = ()
 
 @contextlib.contextmanager
 def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
-    """Let matrices be parts of larger ones, whose norms and inner products are sums over processes.
+    """Treat each matrix as a part of a larger one: norms and inner products become sums over processes.
 
-    Only for tensors without a graph, and if every process has entries.
+    Only for tensors without a graph, and only if every process has entries.
     """
     global _groups
     before, _groups = _groups, groups
@@ -55,7 +55,7 @@ def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
 
 
 def _of_all_parts(found: Tensor, operation: str) -> Tensor:
-    """Return the sums, or the maxima, over all processes of numbers for their parts."""
+    """Return the sums, or the maxima, of numbers over all processes."""
     for group in _groups:
         kind = getattr(torch.distributed.ReduceOp, operation)
         torch.distributed.all_reduce(found, kind, group)
@@ -65,8 +65,8 @@ def _of_all_parts(found: Tensor, operation: str) -> Tensor:
 def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)
     """Return the directions W/‖W‖ and the norms ‖W‖.
 
-    A zero matrix has the direction 0. NaN or infinity makes all of a direction, and the norm, NaN. The norm
-    is infinite where it overflows; the direction is right then, too.
+    A zero matrix has the direction 0. If a matrix has NaN or infinity, all entries of its direction, and its
+    norm, are NaN. A norm that overflows is infinite, with the right direction.
     """
     scale = power_of_two_scale(W.detach())
     if _groups:
@@ -114,7 +114,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (...)
 
 
 def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
-    """Return the orthogonal projections of changes D on the tangent spaces at W; at zero D itself."""
+    """Return the orthogonal projections of changes D on the tangent spaces at W; for W = 0, D itself."""
     return without(polar_of_values(W)[0], D)
 
 
