@@ -83,7 +83,7 @@ def check_target(owner: nn.Module, name: str, init: Init) -> None:
 
 
 def check_not_sharded(owner: nn.Module, name: str) -> None:
-    """Raise for shards, from which no weight is computed."""
+    """Raise for a sharded tensor: a map needs all entries."""
     if is_sharded(owner._parameters.get(name)):
         raise ValueError(
             f"{type(owner).__name__}: expected a tensor that is not sharded, got the DTensor {name!r}. "

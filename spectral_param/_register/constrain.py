@@ -57,10 +57,10 @@ def constrain(
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
-    In addition, ``constrain`` takes a pattern for several tensors, knows the gates of LSTM and GRU and the
-    kernels that are matrices, chooses the initial weight, takes a list of constraints, refuses tensors on
-    which the constraint would not hold, and makes the module's ``reset_parameters`` start the weight again,
-    by :meth:`Parametrization.restart`.
+    In addition, ``constrain`` takes a pattern for several tensors and a list of constraints. It knows the
+    gates of LSTM and GRU, and which kernels are matrices. It chooses the initial weight, and refuses tensors
+    on which the constraint would not hold. The module's ``reset_parameters`` then also starts the weight
+    again, by :meth:`Parametrization.restart`.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -81,45 +81,45 @@ def constrain(
             first.
         init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
             initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
-            or a function that fills a tensor in place, such as those of ``torch.nn.init``. A weight outside
-            the set is projected onto it; if a manifold of geotorch refuses the weight and cannot project it,
-            the manifold's ``sample()`` is taken.
+            or a function that fills a tensor in place, such as the functions of ``torch.nn.init``. A weight
+            outside the set is projected onto it; if a manifold of geotorch refuses the weight and cannot
+            project it, the manifold's ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
             default: 4 for the weights of an LSTM, 3 for the weights of a GRU and for ``in_proj_weight`` of
             MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
-        optimizer: ``None``, the default: the weight is held by its map, computed from unconstrained tensors
-            in each read. An optimizer, or several: the weight stays a plain parameter, which is projected now
-            and after each step of the optimizer that trains it; see below.
+        optimizer: ``None``, the default: in each read, a map computes the weight from unconstrained tensors.
+            An optimizer, or several: the weight stays a plain parameter, which is projected now and after
+            each step of the optimizer that trains it; see below.
         step: How optimizer steps treat a weight with ``optimizer``. ``None``, the default: ``"tangent"`` if
             the tangent space of the set is implemented, else ``"project"``; also ``"project"`` for LBFGS, and
-            for SGD with ``"at_most"``, because these stop at the minimum without tangents. A copy of a model
-            keeps this argument. ``"tangent"``: the optimizer gets the part of the gradient along the set.
-            ``"relative"``: in addition, the step is made along the set and turns the weight by about the
-            learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the step is a matrix of
-            equal singular values along the set, as in Muon. ``"project"``: the optimizer gets the whole
-            gradient, and the weight is projected after the step.
+            for SGD with ``"at_most"``, because these optimizers stop at the minimum without the tangent
+            space, too. A copy of a model keeps this argument. ``"tangent"``: the optimizer gets the part of
+            the gradient along the set. ``"relative"``: in addition, the step is made along the set and turns
+            the weight by about the learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the
+            step is a matrix of equal singular values along the set, as in Muon. ``"project"``: the optimizer
+            gets the whole gradient, and the weight is projected after the step.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: If ``module`` is not a module; if no tensor has this name; if, without ``optimizer``, the
-            tensor is tied: also registered under another name in the module (let the forward pass read one
-            name twice, or pass ``optimizer``), or FSDP2 has sharded it; if it has no shape yet, holds kernels
-            that are no matrices, or has a shape that the constraint does not take; if its module is pruned,
-            scripted, computes the weight in a hook, or is an Embedding with sparse gradients or
-            ``max_norm``; if ``init`` or ``gates`` does not fit; if ``step`` does not fit the set or the
-            optimizer; or if the constraint raises it.
+        ValueError: If ``module`` is not a module; if no tensor has this name; if, without ``optimizer``,
+            FSDP2 has sharded the tensor, or the tensor is tied: registered under a second name in the module
+            (let the forward pass read one name twice, or pass ``optimizer``); if the tensor has no shape yet,
+            holds kernels that are no matrices, or has a shape that the constraint does not take; if the
+            tensor's module is pruned, scripted, computes the weight in a hook, or is an Embedding with sparse
+            gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; if ``step`` does not fit the set
+            or the optimizer; or if the constraint raises it.
 
-    The kernel of a convolution counts as a matrix if its size is 1, or if its stride is its size, without
-    padding and dilation, as in a patch embedding. It then multiplies patches that do not overlap by a matrix
-    of shape (output channels, inputs of a patch) for each group, and a constraint on this matrix is a
-    constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or circular
-    padding, and bounds the norm of the layer. Constraints on entries and rows, as
+    The kernel of a convolution counts as a matrix if the kernel size is 1, or if the stride equals the kernel
+    size, without padding and dilation, as in a patch embedding. The layer then multiplies patches that do not
+    overlap by a matrix of shape (output channels, inputs of a patch) for each group, and a constraint on this
+    matrix is a constraint on the layer. :class:`spectral_param.SpectralNorm` takes every kernel, with zero or
+    circular padding, and bounds the norm of the layer. Constraints on entries and rows, such as
     :class:`spectral_param.FrobeniusNorm`, take every kernel.
 
     **After the step.** With ``optimizer=`` the weight keeps its name, type, identity and memory, a read costs
-    nothing, and the ``state_dict`` does not change by the constraint.
+    nothing, and the constraint does not change the ``state_dict``.
 
         >>> layer = torch.nn.Linear(64, 64)
         >>> optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
@@ -135,17 +135,17 @@ def constrain(
     **Steps along the set.** At the minimum over a set the gradient is normal to the set, not zero. An
     optimizer that divides the gradient entry by entry, as Adam does, changes the gradient's direction, so a
     weight that is only projected (``"project"``) does not stop at the minimum. The part of the gradient along
-    the set vanishes at the minimum. So before each step ``p.grad`` is replaced by this part, and keeps this
-    value afterwards: call ``zero_grad``. Weight decay that is added to the gradient before the division would
-    also move the stopping point, and is refused. A relative step on a sphere turns the weight by exactly the
-    arctan of the learning rate, independently of the scale of the loss; for orthonormal columns by slightly
-    less.
+    the set vanishes at the minimum. So before each step ``p.grad`` is replaced by this part. The whole
+    gradient is not restored after the step: call ``zero_grad``. Weight decay that is added to the gradient
+    before the division is refused, because it would also move the stopping point. A relative step on a sphere
+    turns the weight by exactly the arctan of the learning rate, independently of the scale of the loss. A
+    weight with orthonormal columns turns by slightly less.
 
     The constraint holds after each step, until something else writes to the weight. A checkpoint does not
     save it: call ``constrain`` again when a run is resumed. A weight that has several names in the module is
-    one parameter. Constraints that train their own proof, such as :class:`spectral_param.LyapunovForm`,
-    cannot be held in this way and are refused. If a step makes a weight non-finite, it is not projected, and
-    one warning is given.
+    one parameter. Constraints that train a proof along with the weight, such as
+    :class:`spectral_param.LyapunovForm`, cannot be held after the step and are refused. If a step makes a
+    weight non-finite, it is not projected, and one warning is given.
 
     Warns:
         UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before the
@@ -198,8 +198,8 @@ def remove(module: M, tensor_name: str = "*") -> M:
     This function is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model
     then no longer needs this library: it can be scripted, exported, or loaded where the library is not
     installed. Create the optimizer again, because the parameters are new. A weight that is held after the
-    step is the exception: it keeps its parameter and its optimizer, and is no longer held. Constraints of
-    other libraries are removed, too, if :func:`constrain` registered them, and adapters of
+    step is the exception: its parameter and its optimizer stay the same, and steps no longer project it.
+    Constraints of other libraries are removed, too, if :func:`constrain` registered them, and adapters of
     :func:`spectral_param.nn.adapt` are merged.
 
     Example:
@@ -251,8 +251,7 @@ def make_plain(owner: nn.Module, name: str) -> None:
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # The weight is copied here, because the memory of a weight that was read is copied only at the first
-    # write.
+    # Copy now: otherwise the memory of the weight that was read is copied only at the first write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 
@@ -283,7 +282,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
         if isinstance(first, Parametrization):
-            # Not by setattr, which would mark the weight as changed, although the weight does not depend on
+            # Setting it by setattr would mark the weight as changed, although the weight does not depend on
             # this attribute.
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
@@ -306,7 +305,7 @@ def _of_others(owner: nn.Module, name: str) -> list[str]:
 
 
 def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
-    """Replace the weight by a member of another library's set, unless it is a member."""
+    """Replace the weight by a member of another library's set, unless it is one already."""
     if has_no_values(weight):
         return
     if from_sample:

@@ -32,7 +32,7 @@ def hold(
     optimizers: list[Optimizer],
     step: along.Step,
 ) -> None:
-    """Hold the weights of the targets after the steps of their optimizers."""
+    """Project the weights of the targets now, and after each step of their optimizers."""
     held: dict[Tensor, tuple[Tensor, Parametrization, Optimizer, along.Step, along.Kind]] = {}
     with steps("constrain", len(targets), "weight") as done:
         for full, owner, name in targets:
@@ -60,7 +60,7 @@ def hold(
 
 
 def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
-    """Return the parameter of a tensor; raise if no optimizer can hold it."""
+    """Return the parameter of this name; raise if no optimizer can hold it."""
     kind, weight = type(owner).__name__, owner._parameters.get(name)
     remedy = "Leave out the optimizer, to hold the weight by a map"
     if len(chain) > 1 or not isinstance(chain[0], Parametrization):
@@ -93,7 +93,7 @@ def check_not_held(owner: nn.Module, name: str) -> None:
 
 @torch.no_grad()
 def _start_held(placed: Placed, init: Init) -> tuple[Tensor, Tensor]:
-    """Return the initial weight, in the set, and its matrices."""
+    """Return the initial weight, projected onto the set, and the matrices that it consists of."""
     constraint, W = placed.constraint, placed.W.clone()
     if isinstance(init, str):
         W = constraint.sample()

@@ -16,7 +16,7 @@ _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-# Number of blocks of rows in the tensors of a module, by the beginning of their names.
+# Number of blocks of rows in the tensors whose names begin with one of these strings.
 _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     nn.LSTM: (("weight_hh", "weight_ih"), 4),
     nn.LSTMCell: (("weight_hh", "weight_ih"), 4),
@@ -44,7 +44,7 @@ def known_gates(owner: nn.Module, name: str) -> int:
     if is_kernel(owner, name):
         groups: Any = owner.groups
         return int(groups)
-    # A parametrized module has its class in torch.nn as a base class.
+    # The class of a parametrized module is a subclass of the module's class in torch.nn.
     prefixes, count = next((_GATES[c] for c in type(owner).__mro__ if c in _GATES), ((), 1))
     return count if name.startswith(prefixes) else 1
 
@@ -180,6 +180,7 @@ def _reach(owner: Any) -> tuple[int, ...]:
 def strides_of(owner: Any) -> tuple[int, ...]:
     """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
-        # If the stride does not divide the image, the last and the first output are closer than a stride.
+        # Across the edge, the last and the first output are closer than a stride, unless the stride divides
+        # the image.
         return (1,) * len(owner.stride)
     return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))

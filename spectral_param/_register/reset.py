@@ -46,7 +46,7 @@ def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], Non
                 )
         # A cell of spectral_param.nn initializes its recurrent matrix itself.
         starts = [links for name, links in chains.items() if name not in getattr(self, "_starts_itself", ())]
-        for links in starts:  # First, as the module's reset reads the weight, and originals may lack values.
+        for links in starts:  # Before reset, which reads the weight: originals may lack values.
             links[0].restart(*originals_of(links))
         reset(self)
 

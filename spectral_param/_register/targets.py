@@ -13,7 +13,7 @@ from spectral_param.functional._checks import check_module, described
 
 
 def targets_of(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, str]]:
-    """Return the tensors that a pattern matches: their full names, their modules and their names there."""
+    """Return each tensor that a pattern matches: its full name, its module, and its name in this module."""
     check_module(module, "module")
     if not isinstance(pattern, str):
         raise ValueError(
@@ -47,7 +47,7 @@ def targets_of(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, st
 
 @contextlib.contextmanager
 def naming(full: str, pattern: str) -> Iterator[None]:
-    """Add the name of the tensor to an error, if several tensors match."""
+    """Add the full name of the tensor to an error, unless it is the pattern itself."""
     try:
         yield
     except ValueError as error:
@@ -67,7 +67,7 @@ def _tensor_names(owner: nn.Module) -> Iterator[str]:
 
 
 def names_of(module: nn.Module, weight: Tensor | None) -> list[tuple[nn.Module, str, str]]:
-    """Return the modules that have a tensor, its name there, and its full name."""
+    """Return each module that has the tensor, the tensor's name in this module, and its full name."""
     return [
         (part, name, f"{path}.{name}" if path else name)
         for path, part in module.named_modules()
