@@ -21,9 +21,9 @@
 >>> spectral_param.testing.check_constraint(lambda shape: Skew())
 
 A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
-was expected. An error of the constraint itself is its cause. A :class:`Case` says more than a function does:
-the members of the set, the shapes and dtypes to test, and the checks that are expected to fail. With pytest,
-each check is a test of its own::
+was expected. If the constraint itself raised an error, this error is the cause of the ``AssertionError``. A
+:class:`Case` says more than a function does: the members of the set, the shapes and dtypes to test, and the
+checks that are expected to fail. With pytest, each check is a test of its own::
 
     @spectral_param.testing.parametrize_with_checks([case])
     def test_contract(check):

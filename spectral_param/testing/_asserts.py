@@ -29,7 +29,7 @@ def varied(W: Tensor, G: Tensor) -> Tensor:
 
 
 def assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:
-    """Assert that there is something to compare; 1 x 1 members may be isolated points."""
+    """Assert that a gradient is not zero, unless members may be isolated points, as 1 x 1 members are."""
     largest = max(map(largest_entry, gradients))
     assert min(shape[-2:]) == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
 

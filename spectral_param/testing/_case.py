@@ -18,7 +18,7 @@ from spectral_param.errors import InManifoldError
 Shape = tuple[int, ...]
 
 
-#: The default shapes, which are even, odd, a batch, and the four gates of an LSTM.
+#: The default shapes: an even and an odd size, a batch, and the four gates of an LSTM.
 SHAPES: tuple[Shape, ...] = ((4, 4), (5, 5), (2, 4, 4), (16, 4))
 
 
@@ -29,24 +29,25 @@ class Case:
     Attributes:
         name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
-        member: Returns a random weight of the given shape and dtype that satisfies the constraint. The shape
-            can be that of a stack of gates, ``(4·n, n)``. By default, registration projects a random weight.
-        violation: Returns how far a weight is from satisfying the constraint, relative to its size; 0 for
-            members. One number, or one for each matrix or row. The weight can be a stack of gates. By
-            default, 0 for a weight that can be assigned, and infinity for one that is refused.
-        outside: Returns a weight that does not satisfy the constraint, of the same shapes as ``member``.
-            None, the default, if all weights satisfy it, or if the parametrization does not check.
+        member: Returns a random weight of the given shape and dtype that satisfies the constraint. The weight
+            can be a stack of gates, of shape ``(4·n, n)``. By default, registration projects a random weight.
+        violation: Returns how far a weight is from satisfying the constraint, relative to the size of the
+            weight; 0 for members. One number, or one for each matrix or row. The weight can be a stack of
+            gates. By default, 0 for a weight that can be assigned, and infinity for a weight that is refused.
+        outside: Returns a weight of the given shape and dtype that does not satisfy the constraint. None, the
+            default, if all weights satisfy the constraint, or if the parametrization does not check it.
         recovers: Whether ``right_inverse`` finds originals for every member. If not, ``init="paper"`` starts
             the weight, only the present weight can be assigned, and ``violation`` has to be given.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
-        rectangles: More shapes, of single matrices or batches that are not square. Without any, a rectangle
-            has to raise an error, so name some for a constraint with ``shapes = "tall"`` or ``"any"``.
+        rectangles: More shapes: matrices that are not square, single or in a batch. If there are none, a
+            rectangle has to raise an error, so name some for a constraint with ``shapes = "tall"`` or
+            ``"any"``.
         holds_far: Whether the constraint holds to rounding for all finite originals.
         variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
             that depend on the mode are run.
-        expected_failed_checks: Names of checks that are expected to fail, without ``check_``, each with the
-            reason. If such a check passes, this is an error: remove its name.
+        expected_failed_checks: Checks that are expected to fail: their names without ``check_``, each with
+            the reason. A check that is expected to fail and passes is an error: remove its name.
 
     Raises:
         ValueError: If ``expected_failed_checks`` names something that is no check.
@@ -65,7 +66,7 @@ class Case:
     variant: bool = False
     expected_failed_checks: Mapping[str, str] = field(default_factory=dict)
 
-    # The names of all checks, which take a case: the suite sets them.
+    # The names of all checks. ``_suite`` sets them, because the checks need this class first.
     checks: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class Case:
 
     @property
     def init(self) -> Literal["paper"] | None:
-        """``init`` of :func:`spectral_param.constrain`: a weight, if its originals can be found."""
+        """Argument ``init`` of :func:`spectral_param.constrain`: None if ``recovers``, else ``"paper"``."""
         return None if self.recovers else "paper"
 
     def gates(self, shape: Shape) -> int:
@@ -124,7 +125,7 @@ def tolerance(dtype: torch.dtype, n: int) -> float:
 
 
 def holder(case: Case, weight: Tensor) -> Holder:
-    """Return a module with a constrained weight that starts from ``weight``, if the constraint can."""
+    """Return a module with a constrained weight, which starts from ``weight`` if ``case.recovers``."""
     module = Holder(weight.clone())
     shape = tuple(weight.shape)
     return constrain(module, "weight", case.make(shape), gates=case.gates(shape), init=case.init)
@@ -161,6 +162,6 @@ def train_steps(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int)
 def draw(
     shape: Shape, dtype: torch.dtype, like: nn.Module | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return normal numbers, drawn on the host, on the device of a module."""
+    """Return normal numbers, drawn on the host and moved to the device of ``like``."""
     drawn = torch.randn(shape, dtype=dtype, device="cpu", generator=generator)
     return drawn if like is None else drawn.to(next(like.parameters()).device)

@@ -1,4 +1,4 @@
-"""Checks of reads and their gradients: of all orders, of later reads, and in transforms of ``torch.func``."""
+"""Checks of the weight and its gradients: two orders, repeated reads, and transforms of ``torch.func``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """First and second derivatives, forward mode included, agree with finite differences.
 
     Finite differences need double precision. The first derivatives of a small weight are compared entry by
-    entry. All others are compared along a random direction, in which a wrong derivative shows with
+    entry. All other derivatives are compared along a random direction; a wrong derivative differs there with
     probability 1.
     """
     module = holder(case, case.member(shape, dtype))
@@ -158,7 +158,7 @@ def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> 
     The backward pass may raise an error instead, as PyTorch's version counter does.
     """
     G = draw(shape, dtype)
-    for reads in (1, 2):  # The first read, and one from the memory.
+    for reads in (1, 2):  # The first read, and a second one, which takes the weight from the memory.
         for what in ("originals", "buffers"):
             module = holder(case, case.member(shape, dtype))
             train_steps(module, shape, dtype, steps=1)

@@ -1,4 +1,4 @@
-"""Checks of the set: its members, distances, projections, what is refused, and where training starts."""
+"""Checks of the set: its members, distances, projections, refused weights, and the start of training."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def _assert_refused(module: Holder, W: Tensor) -> None:
 def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """A projected weight has the distance 0, keeps its bits if projected again, and can be assigned.
 
-    Weights that the constraint does not take are left out. A weight that no scaling brings into the set (a
-    nilpotent matrix, if the set has one spectral radius) may be left unchanged, outside the set. If the case
-    does not recover members, these promises hold for the present weight, and other weights raise
+    Weights that the constraint refuses are skipped. A weight that no scaling brings into the set (a nilpotent
+    matrix, if the set has one spectral radius) may be left unchanged, outside the set. If the case does not
+    recover members, the present weight has to pass the check, and other weights have to raise
     ``InManifoldError``.
     """
     module = holder(case, case.member(shape, dtype))
@@ -121,7 +121,7 @@ def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
             assert_inside(case, P, what, max(1.0, largest_entry(P)))
             other = copy.deepcopy(module)
             other.weight = P  # type: ignore[assignment]
-            # On the boundary of the set the map may be flat, and a certificate multiplies rounding errors.
+            # The map may be flat on the boundary of the set, and a certificate multiplies rounding errors.
             limit = max(1e-6, 10 * tolerance(dtype, max(shape[-2:]))) * max(1.0, largest_entry(P))
             assert_close(other.weight, P, max(limit, _resolution(constraint, P)), f"assigned {what}")
     assert torch.equal(module.weight, present), "expected project and distance to change nothing"
@@ -141,11 +141,12 @@ def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Very large and very small weights can be projected, and an optimizer that holds them puts them back.
+    """Very large and very small weights can be projected, also by an optimizer after a step.
 
     A random weight W is multiplied by c from 2⁻¹⁰⁰ to 2¹⁰⁰; in double precision also by 2⁻⁶⁰⁰ and 2⁶⁰⁰, whose
-    squares vanish or overflow. All large c have to give one projection, and all small c, too; or the
-    projection of cW is c times the projection of W, for a set with all multiples of its members.
+    squares vanish or overflow. The projections for all large c have to agree, and the projections for all
+    small c, too. If a set contains all multiples of its members, the projection of cW may be c times the
+    projection of W instead.
     """
     member = case.member(shape, dtype)
     constraint, W = list_of(holder(case, member))[0], draw(shape, dtype)
@@ -189,7 +190,7 @@ def _put_back(case: Case, W: Tensor) -> Tensor | None:
 def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``tangent`` is the orthogonal projection of changes on the tangent space of the set.
 
-    ``tangent`` is linear, idempotent and self-adjoint, with the active parts of the boundary and with all
+    ``tangent`` is linear, idempotent and self-adjoint, both for the active parts of the boundary and for all
     parts. A tangent step of length t leaves the set by about t², and the step between two close members is
     nearly tangent.
     """
@@ -212,7 +213,7 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     along = [float(constraint.outside(W + t * P, 0.0)[0].abs().max()) for t in (1e-3, 1e-4)]
     assert along[1] <= 0.02 * along[0] + limit, f"tangent: expected to leave the set by squares, got {along}"
     if constraint.active(W, D) is not None:
-        return  # Below, steps along the boundary are checked.
+        return  # The check below needs steps along the boundary.
     # A small step from one member to another is tangent, up to terms of second order.
     missing = []
     for t in (1e-3, 1e-4):
@@ -221,7 +222,7 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert missing[1] <= 0.02 * missing[0] + limit, f"tangent: expected steps between members, got {missing}"
 
 
-#: Weights of which possibly no multiple is in the set: they are members, or are left unchanged.
+#: Weights without a multiple in some sets. Such a weight is a member, or a projection leaves it unchanged.
 _WITHOUT_SIZE = ("nilpotent", "zero")
 
 

@@ -92,9 +92,10 @@ class Check:
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
         axes: Which of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
-            may decide whether the contract holds. Every value of these axes is tested, but only two values of
-            the other axes, in pairs of a shape and a dtype. Slow checks have ``"few"``, which tests two of
-            the rectangles, or ``"once"``, which tests one pair that differs from case to case.
+            may decide whether the contract holds. The check runs on pairs of a shape and a dtype: every value
+            of these axes occurs in a pair, but only two values of each other axis. Slow checks have
+            ``"few"``, which tests two of the rectangles, or ``"once"``, which tests a single pair, different
+            from case to case.
         applies: Whether the contract is meant for a case, shape and dtype.
     """
 
@@ -118,7 +119,7 @@ class Trial:
         case: The parametrization.
         check: The check.
         shape: Shape of the weight.
-        dtype: Its dtype.
+        dtype: Dtype of the weight.
     """
 
     case: Case
@@ -235,7 +236,7 @@ def _turned(values: list[_T], turn: int) -> list[_T]:
 def _paired(
     possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str], turn: int
 ) -> list[tuple[Shape, torch.dtype]]:
-    """Return pairs in which each value of the given axes occurs, and two representatives of the others."""
+    """Return pairs in which each value of the given axes occurs, and two values of each other axis."""
     shapes, dtypes = _distinct(s for s, _ in possible), _distinct(d for _, d in possible)
     stacked = [shape for shape in shapes if shape[-2] != shape[-1]]
     square = [shape for shape in shapes if shape not in stacked]
@@ -294,13 +295,13 @@ def _is_taken(case: Case, dtype: torch.dtype) -> bool:
 
 
 def parametrize_with_checks(cases: Iterable[Case], *, thorough: bool = False) -> Any:
-    """Return a decorator for a test function with one argument: pytest runs it with each trial of the cases.
+    """Return a decorator for a test function with one argument: pytest runs the test with each trial.
 
     Trials that are expected to fail are marked with ``pytest.mark.xfail(strict=True)`` and the reason.
 
     Args:
         cases: The constraints.
-        thorough: As of :func:`conformance`.
+        thorough: As in :func:`conformance`.
     """
     import pytest
 

@@ -116,12 +116,12 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A program exported or traced in training follows the originals, with operators of torch alone."""
+    """A program exported or traced in training reads the present originals, with operators of torch alone."""
     module = holder(case, case.member(shape, dtype))
     x = draw((*shape[:-2], shape[-1], 2), dtype, module)
     exported = torch.export.export(module, (x,))
     with warnings.catch_warnings():
-        # torch.jit is deprecated, and warns of shapes that are compared.
+        # torch.jit is deprecated, and warns where shapes are compared.
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module, (x,), check_trace=False)
     names = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
@@ -144,7 +144,7 @@ _OF_TORCH = ("aten.", "<built-in function getitem>", "aten::", "prim::")
 
 def check_autocast(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Autocast to bfloat16 changes neither the weight nor its gradient."""
-    if torch.float32 in case.dtypes:  # Autocast rounds float32 alone.
+    if torch.float32 in case.dtypes:  # Autocast rounds only float32.
         dtype = torch.float32
     module = holder(case, case.member(shape, dtype))
     G = draw(shape, dtype)
@@ -179,7 +179,7 @@ def _weight_of(averaged: AveragedModel) -> Tensor:
 
 
 def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The mean of two models, with buffers, is in the set, and the mean of equal models is the same model."""
+    """The mean of two models, buffers included, is in the set; the mean of equal models equals them."""
     first, second = (holder(case, case.member(shape, dtype)) for _ in range(2))
     other = copy.deepcopy(first)
     try:
@@ -207,14 +207,14 @@ def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_half_and_back(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A model cast to half precision and back is in the set, and close to the model before."""
+    """A model cast to half precision and back is in the set, and close to the original model."""
     for half in (nn.Module.half, nn.Module.bfloat16):
         module = holder(case, case.member(shape, dtype))
         before = module.weight.detach().clone()
         half(module).float()
         W, what = module.weight.detach(), f"weight after {half.__name__}() and float()"
         assert_inside(case, W, what)
-        # Rounding errors of bfloat16 are 4e-3 of the originals; the rest is for their condition.
+        # bfloat16 rounds the originals by 4e-3, and the map may amplify this error.
         assert_close(W, before, 0.2 * max(1.0, largest_entry(before)), what)
 
 
