@@ -21,7 +21,7 @@ Coupling = bool | Sequence[tuple[int, int]]
 
 
 def block_sizes(blocks: Blocks) -> tuple[int, ...]:
-    """Return the sizes; raise unless there are some, all positive."""
+    """Return the sizes; raise unless there is at least one, and all are positive."""
     remedy = "Write [(4, ScaledCayley()), (2, None)], with None for a block that is free."
     pairs = _pairs(blocks, "blocks: expected pairs (size, parametrization)", remedy)
     if not pairs:
@@ -33,7 +33,7 @@ def block_sizes(blocks: Blocks) -> tuple[int, ...]:
 
 
 def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
-    """Return the pairs; raise unless there are pairs only."""
+    """Return the value as a list of pairs; raise if it is anything else."""
     try:
         return [(first, second) for first, second in value]
     except (TypeError, ValueError):
@@ -56,7 +56,7 @@ class BlockTriangular(Parametrization):
 
     Args:
         blocks: Pairs of size and parametrization, from top to bottom. The parametrization may come from
-            another library; then a block outside its set may be refused instead of projected. Each block gets
+            another library; then a block outside the set may be refused instead of projected. Each block gets
             a copy of its parametrization; the given instance is not changed. ``None`` leaves the block
             unconstrained.
         coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
@@ -64,7 +64,8 @@ class BlockTriangular(Parametrization):
             block numbers with row < column.
 
     Raises:
-        ValueError: If a size is not a positive integer, or a coupling is not such a pair.
+        ValueError: If a size is not a positive integer, or a coupling is not a pair of block numbers with
+            row < column.
 
     Source: eq. (2) of Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term
     Memory" (AAAI 2020), for any number of blocks.
@@ -73,12 +74,12 @@ class BlockTriangular(Parametrization):
     couplings row by row. So each block can have its own learning rate, and the optimizer stores nothing for
     the zeros.
 
-    Registration takes the diagonal blocks of the weight and projects each onto its set. Registration sets the
-    blocks below the diagonal, and blocks without a coupling, to zero.
+    Registration projects each diagonal block of the weight onto the block's set. The blocks below the
+    diagonal, and blocks without a coupling, become zero.
 
-    The distance of a weight from the set is the largest of two numbers: the distance of a block from its set,
-    and the modulus of an entry that has to be zero; ``project`` returns the weight with which training would
-    start after registration.
+    The distance of a weight from the set is the larger of two numbers: the largest distance of a block from
+    its set, and the largest modulus of an entry that has to be zero. ``project`` returns the weight with
+    which training would start after registration.
     """
 
     acts_after = False
@@ -138,7 +139,7 @@ class BlockTriangular(Parametrization):
         return torch.cat(rows, dim=-2)
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for matrices that the sizes of the blocks do not fit, or that a block does not take."""
+        """Raise if the matrices do not fit the block sizes, or if a block refuses its part."""
         n = sum(self.sizes)
         if W.shape[-1] != n:
             raise ValueError(
@@ -149,7 +150,7 @@ class BlockTriangular(Parametrization):
             block.check_matrices(self._part(W, i, i))
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return the largest of the blocks' distances and of the moduli of entries that have to be zero."""
+        """Return the maximum of the blocks' distances and of the moduli of entries that have to be zero."""
         found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
         for i, block in enumerate(self._adapted()):
             distance, resolution = block.outside(self._part(W, i, i), eps)

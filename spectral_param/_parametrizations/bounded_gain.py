@@ -31,8 +31,8 @@ from spectral_param.functional._checks import check_real, check_tensor, is_finit
 from spectral_param.functional._lyapunov import contraction_inverse
 from spectral_param.functional._rooms import Attempt, nearest
 
-# Relative distances below the bound to which the gain is moved, tried in order until one can be proven. A
-# weight outside the set moves inside by at least 1e-6, because the map is flat on the bound.
+# The gain is moved below the bound by these relative distances, in order, until it can be proven. A weight
+# outside the set moves inside by at least 1e-6, because the map is flat on the bound.
 _MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
 _INSIDE = 1e-6
 # Relative error of a computed gain.
@@ -67,8 +67,8 @@ class BoundedGain(Searched):
             close to 1.
 
     Raises:
-        ValueError: If an argument is outside its range; at registration, if the weight has no more rows or
-            columns than there are states, or its gain cannot be proven in its dtype.
+        ValueError: If an argument is outside its range; at registration, if the weight does not have more
+            rows and more columns than states, or if the gain cannot be proven in the weight's dtype.
         UnsupportedDtypeError: If the weight is complex.
 
     .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \quad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
@@ -87,8 +87,8 @@ class BoundedGain(Searched):
     that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are too
     large to prove the gain, as for long series of filters in single precision, the factor is smaller, by at
     most 10 %. The check is done in units of the states that balance the couplings, so B and C may be of very
-    different sizes. A weight whose gain cannot be proven at all is refused: couplings of 1000 between ten or
-    more states in series, for instance.
+    different sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more states
+    in series with couplings of 1000.
 
     A weight assigned later must have a gain of at most γ, up to rounding. The originals found for it must
     reproduce each of its four blocks to a relative error of 1e-6, or to rounding if that is larger. The state
@@ -159,10 +159,10 @@ class BoundedGain(Searched):
         return self._originals(W, [*found]), distance
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the originals of a weight with eigenvalues uniform on the ring of the moduli.
+        """Return originals for an A with eigenvalues uniform on the ring between the two moduli.
 
-        B and C are random. B and C are a little smaller than the gain allows, because the map is flat on the
-        bound. T is the identity.
+        B and C are random, and a little smaller than the gain allows, because the map is flat on the bound. T
+        is the identity.
         """
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
         batch = like.shape[:-2]
@@ -191,12 +191,12 @@ class BoundedGain(Searched):
     def certificate(self, K: Tensor, T: Tensor) -> Tensor:
         r"""Return the storage function xᵀPx that proves the gain.
 
-        :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x the outputs have
+        :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x₀ the outputs have
         :math:`\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \sum ‖u_t‖^2`.
 
         Args:
             K: The first original.
-            T: The second.
+            T: The second original.
 
         Returns:
             P = TᵀT of shape ``(..., n, n)``, in double precision.
@@ -230,7 +230,7 @@ class BoundedGain(Searched):
         return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
-        """Return the originals of a weight divided by the gain and the radius, for a layer of this dtype."""
+        """Return originals, in ``dtype``, of a weight divided by gain and radius, and its distance."""
         working = torch.promote_types(dtype, torch.float32)
         known = _KNOWN + relative_rounding(len(V), eps, working)
         n, eps = self.states, torch.finfo(dtype).eps

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
-# Methods of modules that initialize parameters (the second one: MultiheadAttention). The class of a
+# Methods that initialize the parameters of a module (the second one in MultiheadAttention). The class of a
 # constrained module overrides them; see spectral_param._register.reset.
 RESETS = ("reset_parameters", "_reset_parameters")
 
@@ -35,12 +35,12 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     memo[id(constraint)] = clone
     clone.__dict__.update(copy.deepcopy(vars(constraint), memo))
     if not any(isinstance(copied, parametrize.ParametrizationList) for copied in memo.values()):
-        clone.__dict__["_use"] = ""  # A copy of the constraint alone may be registered.
+        clone.__dict__["_use"] = ""  # A constraint copied without its module may be registered again.
     return clone
 
 
 def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -> None:
-    """Give a module that deepcopy has just created its own class with parametrized tensors of these names."""
+    """Give its own class, with parametrized tensors of these names, to a module that deepcopy made."""
     module.__class__ = kind
     nn.Module.__init__(module)
     for name in names:
@@ -50,13 +50,13 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
 
 
 def give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give each parametrized module that deepcopy is creating its own class.
+    """Give its own class to each parametrized module that deepcopy is creating.
 
     PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
     shares this class between module and copy. Removing a parametrization from the copy would then remove it
-    from the module, too, whose weight in ``torch.nn.RNN`` would silently stay constant; and
-    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is deepcopy's. A module in the
-    memo without attributes is being created.
+    from the module, too, and the module's weight in ``torch.nn.RNN`` would silently stay constant. Also,
+    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is the memo of deepcopy. A module
+    in the memo without attributes is being created.
     """
     for module in list(memo.values()):
         if isinstance(module, nn.Module) and not vars(module):

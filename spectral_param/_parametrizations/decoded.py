@@ -2,9 +2,9 @@
 
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
 precision change the numbers of a buffer; averages of integers or booleans are meaningless. So the buffers are
-floating-point, and a constraint reads them through these functions. These functions turn any numbers into
-signs, flags, a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of
-the buffers.
+floating-point. A constraint reads a buffer through one of these functions, which turn any numbers into signs,
+flags, a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of the
+buffers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from spectral_param._sets.orthonormal import polar_factor
 
-_BASE = 256  # A digit is exact in bfloat16.
+_BASE = 256  # Digits up to 255 are exact in bfloat16.
 
 
 def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
     """Return 1 or -1 for each entry, in the dtype and on the device of ``like``."""
     if x.dtype != like.dtype or x.device != like.device or x.is_complex():
-        x = x.real.to(like.device, like.real.dtype)  # Module.to(complex) converts it.
+        x = x.real.to(like.device, like.real.dtype)  # Module.to(complex) makes x complex.
     found = torch.copysign(torch.ones_like(x), x)
     return found.to(like.dtype) if like.is_complex() else found
 
@@ -40,7 +40,7 @@ def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  #
 
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
-    """Return the ranks of the numbers with these digits, which restore a permutation."""
+    """Return the permutation: the ranks of the numbers with these digits."""
     # Sums of digits of indices are below 2^24, which single precision holds exactly.
     powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float32, device="cpu")
     powers = powers.to(digits.device, non_blocking=True)
@@ -63,6 +63,6 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
 
 
 def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return the orthogonal matrix without branching on values, which a graph cannot record."""
-    Q, R = torch.linalg.qr(B)  # With these signs, Q is B to rounding.
+    """Return an orthogonal matrix near B without branching on values, because graphs record no branches."""
+    Q, R = torch.linalg.qr(B)  # With these signs, Q is an orthogonal B to rounding.
     return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

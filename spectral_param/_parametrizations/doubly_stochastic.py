@@ -19,8 +19,8 @@ from spectral_param.functional._checks import check_real
 class DoublyStochastic(Parametrization):
     r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes without amplification.
 
-    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and Wx and x have the same
-    mean of the entries. If each token has its own matrix, as computed by a network, use
+    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the entries of Wx and x
+    have the same mean. If a network computes a matrix for each token, use
     :func:`spectral_param.functional.doubly_stochastic`, the function behind this constraint.
 
     Example:
@@ -50,13 +50,13 @@ class DoublyStochastic(Parametrization):
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
     and, if the result has an entry below ε/n, mixes the result with 1/n until all entries are at least ε/n.
     If the positive entries are not a union of permutations (as in a triangular matrix of ones), some zeros
-    become positive or some entries zero; see :func:`~spectral_param.functional.doubly_stochastic`. Negative
-    entries and rows or columns without a positive entry are refused; for a random start take
-    ``init="paper"``, Gaussian logits T.
+    become positive, or some positive entries zero; see :func:`~spectral_param.functional.doubly_stochastic`.
+    Negative entries and rows or columns without a positive entry are refused. For a random start take
+    ``init="paper"``, which draws Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
-    number). Its derivative is as small: **zeros stay zeros in training**. To let all entries train, register
-    a mixture, as in the example: ``0.9 * W + 0.1 / n``.
+    number). The derivative of such an entry is as small: **zeros stay zeros in training**. To let all entries
+    train, register a mixture, as in the example: ``0.9 * W + 0.1 / n``.
     """
 
     by_map_alone = stochastic.NO_ZEROS
@@ -83,7 +83,7 @@ class DoublyStochastic(Parametrization):
         check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the larger of two errors: of the sums, and n times the lack of an entry to ε/n."""
+        """Return the larger of two errors: of a sum, and n times what an entry lacks to reach ε/n."""
         rounding = relative_rounding(W.shape[-1], eps, W.dtype)
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 
@@ -94,7 +94,7 @@ class DoublyStochastic(Parametrization):
             ValueError: For negative entries, and rows or columns of zeros.
         """
         stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
-        T = torch.where(W > 0, W.log(), -1e4)  # Stands for log 0, below all other logarithms.
+        T = torch.where(W > 0, W.log(), -1e4)  # -1e4 stands for log 0, and is below all other logarithms.
         return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
 
     def invert(self, W: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Foreign:
         return f"{type(self.module).__name__} is of another library"
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return W: the identity does not change it."""
+        """Return W: only the identity, which has no constraint, can be held after a step."""
         return W
 
     def check_matrices(self, W: Tensor) -> None:
@@ -99,7 +99,7 @@ def adapted(part: nn.Module) -> Parametrization | Foreign:
 
 
 def applied(part: nn.Module, originals: tuple[Tensor, ...]) -> Tensor:
-    """Return the matrices of a part, as one node of the graph if it is of this library."""
+    """Return the matrices of a part, as one node of the graph if the part is of this library."""
     if isinstance(part, Parametrization):
         return apply(part.evaluate, part.reference, *originals)
     return part(*originals)

@@ -21,7 +21,8 @@ from spectral_param.functional._fourier import fourier_operator
 class FourierUnitary(Parametrization):
     r"""Unitary weight :math:`W = D_3 R_2 \mathcal{F}^{-1} D_2 Π R_1 \mathcal{F} D_1` of the uRNN.
 
-    It has 7n real parameters; a general unitary matrix has n². A product with a vector costs O(n log n).
+    The weight has 7n real parameters; a general unitary matrix has n². A product with a vector costs
+    O(n log n).
 
     Example:
         >>> layer = torch.nn.Linear(8, 8, dtype=torch.complex64)
@@ -35,13 +36,13 @@ class FourierUnitary(Parametrization):
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
     D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
     and Π a permutation, drawn at registration and shared by the matrices of a batch. The buffer
-    ``permutation`` has the digits of its indices in base 256, which are exact in half precision, too.
+    ``permutation`` has the indices of Π as digits in base 256, which are exact in half precision, too.
 
     The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
     ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
 
-    No method is known that computes the parameters of a given matrix. So registration takes
-    ``init="paper"``, which is random, and only the weight of the last evaluation can be assigned.
+    No method is known to compute the parameters of a given matrix. So registration takes ``init="paper"``,
+    which is random, and only the weight of the last evaluation can be assigned.
 
     ``distance`` and ``project`` recognise only the weight of the last evaluation as a member.
     """
@@ -98,14 +99,14 @@ class FourierUnitary(Parametrization):
     def free_parameters(self, v: Tensor, phases: Tensor) -> int:  # type: ignore[override]
         """Return 7n for each matrix, the number of trained parameters, as in the paper.
 
-        Only 7n - 7 of them are independent (from n = 6 on): the length and the phase of each v have no
-        effect, constant phases can move between D₁, D₂ and D₃, and turning both vectors together in their
-        plane does not change the product of the reflections.
+        For n ≥ 6, only 7n - 7 parameters are independent: the length and the phase of each v have no effect,
+        constant phases can move between D₁, D₂ and D₃, and turning both vectors together in their plane does
+        not change the product of the reflections.
         """
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load digits, or the indices themselves."""
+        """Load digits, or indices, which are converted to digits."""
         indices = state_dict.get(f"{prefix}permutation")
         if indices is not None and not indices.is_floating_point():
             digits = permutation_to_digits(indices, self._like_real.dtype)

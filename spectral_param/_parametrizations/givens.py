@@ -62,13 +62,13 @@ class Givens(Orthonormal, same_set=True):
       ``original1`` and ``original2``, all real.
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
-    (unitary) matrix. With fewer layers, and in the FFT order, no good method is known that finds the nearest
+    (unitary) matrix. With fewer layers, and in the FFT order, no good method is known to find the nearest
     matrix of the set: registration then takes ``init="paper"``, which is random, and only the weight of the
     last evaluation can be assigned.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set. With few layers, only the weight
-    of the last evaluation counts as a member of the set.
+    ``project`` takes the nearest weight of the set. With few layers, only the weight of the last evaluation
+    counts as a member.
     """
 
     order: Order
@@ -112,7 +112,7 @@ class Givens(Orthonormal, same_set=True):
         return on_rows(givens_operator(theta, phi, d, order=self.order), d.dtype)
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for more layers than there can be."""
+        """Raise for more than n layers and, in FFT order, if n is not a power of two."""
         self._num_layers(W.shape[-1])
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
@@ -148,10 +148,10 @@ class Givens(Orthonormal, same_set=True):
         return self._originals(like, theta.clone(), phi.clone(), d)
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the number of angles: one for each rotation; for a complex weight two, plus n for D.
+        """Return the number of angles: one per rotation; for a complex weight two per rotation, plus n for D.
 
-        All are independent. With L = n they are n(n-1)/2 and n², the dimensions of the orthogonal and the
-        unitary matrices.
+        All angles are independent. With L = n their numbers are n(n-1)/2 and n², the dimensions of the
+        orthogonal and the unitary matrices.
         """
         return sum(t.numel() for t in originals if is_trained(t))
 
@@ -165,7 +165,7 @@ class Givens(Orthonormal, same_set=True):
         """Return θ, φ and the diagonal."""
         if omega is not None:
             assert phi is not None
-            # Module.float converts the angles, and leaves a complex weight its dtype.
+            # Module.float converts the angles, but keeps the dtype of a complex weight.
             exact = promoted(omega.dtype, self._like.real.dtype)
             theta, phi, omega = theta.to(exact), phi.to(exact), omega.to(exact)
             return theta, phi, torch.polar(torch.ones_like(omega), omega)

@@ -25,8 +25,8 @@ from spectral_param.functional._householder import (
 class Householder(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
-    A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections it has
-    fewer parameters, and a product with a vector costs O(nk).
+    A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections the
+    weight has fewer parameters, and a product with a vector costs O(nk).
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -56,23 +56,23 @@ class Householder(Orthonormal, same_set=True):
 
     Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
     neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
-    which is ±1. For k < n, d_i = -1 (a reflection).
+    which is ±1. For k < n, d_i = -1: H_i is a reflection.
 
     Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
     The vectors are ``original0``, θ is ``original1``.
 
     A weight that is not square, ``(..., m, n)``, consists of the first n columns of H_1 ⋯ H_n D if it is
     tall, and of their transpose if it is wide; k is then n. Registration takes the nearest matrix with
-    orthonormal columns, the polar factor. With k < n it takes ``init="paper"``, which is random, and only the
-    weight of the last evaluation can be assigned. The cost is three products of n × k matrices. For small k a
-    recurrence is cheaper with :meth:`operator`.
+    orthonormal columns, the polar factor. With k < n, registration takes ``init="paper"``, which is random,
+    and only the weight of the last evaluation can be assigned. Computing W costs three products of n × k
+    matrices. For small k a recurrence is cheaper with :meth:`operator`.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
     ``project`` takes the nearest weight of the set, the polar factor. With k < n only the weight of the last
     evaluation counts as a member.
 
-    A zero vector means no reflection, H = I. Its gradient is zero, so it stays zero. Registration does not
-    create zero vectors.
+    A zero vector means no reflection, H = I. The gradient of a zero vector is zero, so the vector stays zero.
+    Registration does not create zero vectors.
     """
 
     shapes = "tall"
@@ -90,7 +90,7 @@ class Householder(Orthonormal, same_set=True):
 
     @property
     def acts_after(self) -> bool:  # type: ignore[override]
-        """Whether all columns of a weight are vectors."""
+        """Whether k = n: each column of the weight then has a vector."""
         return self.reflections is None
 
     def reference(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
@@ -130,7 +130,7 @@ class Householder(Orthonormal, same_set=True):
         U, X = householder_factors(vectors.tril(), tau)
 
         if d is not None and d.ndim > 1:
-            d = d[..., None, :]  # d belongs to the matrices of the batch, not to the rows of h.
+            d = d[..., None, :]  # The batch of d is a batch of matrices: add an axis for the rows of h.
 
         def apply(h: Tensor) -> Tensor:
             return householder_apply(h if d is None else h * d, U, X)
@@ -149,7 +149,7 @@ class Householder(Orthonormal, same_set=True):
         return count
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for more reflections than rows; if not square, for any given number of reflections."""
+        """Raise for more reflections than rows, and for matrices that are not square if k is given."""
         self.count(W.shape[-1])
         if self.reflections is not None and W.shape[-2] != W.shape[-1]:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The set of all matrices with orthonormal columns, which several constraints have."""
+"""The set of all matrices with orthonormal columns, shared by several constraints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Orthonormal(Parametrization):
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return ‖WᴴW - I‖, and its resolution 10·n·eps, so that products of members count as members.
 
-        For entries in half precision the resolution is the effect of their rounding.
+        For entries in half precision, the effect of their rounding is added to the resolution.
         """
         n, own = W.shape[-1], torch.finfo(W.dtype).eps
         rounding = 10 * n * min(eps, own) + (orthonormal.resolution(n, eps) if eps > own else 0.0)

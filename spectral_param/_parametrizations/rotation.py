@@ -19,17 +19,17 @@ class Rotation(nn.Module):
     r"""A parametrization of torch: W -> RW, where R rotates the outputs of a layer block by block.
 
     R = diag(R₁, ..., R_k) with :math:`R_j = (I + A_j)^{-1}(I - A_j)` for skew A_j. The class is not a
-    constraint of this library, because these would store three copies of the frozen weight.
+    constraint of this library, because a constraint would store three copies of the frozen weight.
 
     Args:
         W: The weight.
         block_size: Rows of a block.
-        transposed_groups: None if the outputs are the rows of W; for a transposed convolution, whose outputs
-            are the second axis of its kernel ``(groups·c, m, ...)``, the number of its groups.
+        transposed_groups: None if the outputs of the layer are the rows of W. For a transposed convolution,
+            the number of groups; the outputs are the second axis of the kernel ``(groups·c, m, ...)``.
 
     Attributes:
-        skew: The entries below the diagonal of all A_j, row by row, ``(k, b(b - 1)/2)``, in float32 or
-            better. Zeros give R = I.
+        skew: The entries below the diagonal of all A_j, row by row, of shape ``(k, b(b - 1)/2)``, in float32
+            or better. Zeros give R = I.
         enabled: Whether the weight is RW; if False, it is W.
         is_merging: Whether RW is computed for merging, and rounded only once.
     """
@@ -47,7 +47,7 @@ class Rotation(nn.Module):
 
     @full_precision
     def forward(self, W: Tensor) -> Tensor:
-        """Return RW, computed in float32 or better and rounded; for merging, a float32 weight in float64."""
+        """Return RW, computed in float32 or better, and rounded; in float64 to merge a float32 weight."""
         if not (self.enabled or self.is_merging):
             return W
         exact = to_double(W) if self.is_merging and W.dtype == torch.float32 else at_least_float32(W)
@@ -63,7 +63,7 @@ class Rotation(nn.Module):
         return (self.rotation(W) @ rows).reshape(W.shape)
 
     def rotation(self, like: Tensor) -> Tensor:
-        """Return the blocks of R, ``(k, b, b)``, in the dtype and on the device of a tensor."""
+        """Return the blocks of R, ``(k, b, b)``, in the dtype and on the device of ``like``."""
         entries = to_like(self.skew, like)
         i = torch.arange(self.block_size, device=like.device)
         row, column = torch.maximum(i[:, None], i), torch.minimum(i[:, None], i)

@@ -21,9 +21,9 @@ from spectral_param.functional._cayley import cayley_inverse
 from spectral_param.functional._cayley_diagonal import choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import whole_number
 
-# A weight keeps its D while the entries of A and B are at most this. A new D makes the entries of A at most 1
-# for a real square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one or two
-# targets were missed.
+# A weight keeps its D while the entries of A and B are at most this number. A new D makes the entries of A at
+# most 1 for a real square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one
+# or two targets were missed.
 _OUTGROWN = 1.5
 # A new D is taken only if it multiplies the largest entry by at most this factor.
 _WORTH = 0.7
@@ -32,8 +32,8 @@ _WORTH = 0.7
 class ScaledCayley(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
 
-    Multiplication by W keeps the length of a vector; a wide W never increases the length. Take
-    this constraint by default for orthogonal weights.
+    Multiplication by W keeps the length of a vector; a wide W never increases the length. Take this
+    constraint by default for orthogonal weights.
 
     Example:
         >>> layer = torch.nn.Linear(64, 256)
@@ -74,8 +74,8 @@ class ScaledCayley(Orthonormal, same_set=True):
     inverse and products, O(mn²) in time and O(mn) in memory.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set, the polar factor. With ``negative_ones`` a weight
-    of the other determinant has at least the distance 2.
+    ``project`` takes the nearest weight of the set, the polar factor. If ``negative_ones`` is given, the
+    distance of a weight with the other determinant is at least 2.
 
     As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and steps of T move W less and less: training
     from I to diag(-1, -1, 1) stops on the way. A new D is then needed. ``spectral_param.rebase(model)``
@@ -83,9 +83,9 @@ class ScaledCayley(Orthonormal, same_set=True):
     during training.
 
     W is orthonormal to rounding for every T. The error of a singular value is usually a few eps and can reach
-    64·√n·eps; a T with which it could be larger takes an inverse in double precision, or eigenvalues.
-    (torch.compile and transforms of torch.func allow no choice by values, so there every single-precision T
-    takes the inverse in double precision.)
+    64·√n·eps; for a T whose error could be larger, the inverse is computed in double precision, or by
+    eigenvalues. (torch.compile and transforms of torch.func allow no choice by values, so there the inverse
+    is in double precision for every single-precision T.)
     """
 
     shapes = "tall"
@@ -156,7 +156,8 @@ class ScaledCayley(Orthonormal, same_set=True):
         if count is None:
             return super().near(W, eps)
         U, _, Vh = decomposed(torch.linalg.svd, W)
-        # The nearest matrix of the other determinant negates the vector of the smallest singular value.
+        # For the nearest matrix of the other determinant, negate the singular vector of the least singular
+        # value.
         U[..., -1] *= torch.where(_has_sign(U @ Vh, -((-1) ** count)), -1, 1)[..., None]
         nearest: Tensor = U @ Vh
         return nearest
@@ -165,7 +166,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         """Return T = [A; B], and the phases of D for a complex W."""
         W = orthonormal.near(W)
         n = W.shape[-1]
-        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # The choice of D needs values, column by column.
+        matrices = W.cpu().reshape(-1, *W.shape[-2:])  # D is chosen on the host, column by column.
         if W.is_complex() or W.shape[-2] > n:
             chosen = [pivot_phases(matrix[:n]) for matrix in matrices]
         else:
@@ -183,7 +184,7 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     @torch.no_grad()
     def choose_again(self, T: Tensor, theta: Tensor | None = None) -> bool:
-        """Return whether :meth:`rebase` has chosen another D."""
+        """Do :meth:`rebase`, and return whether another D was chosen."""
         # |a_ij| is at most the largest entry of T.
         if not float(T.abs().amax()) > _OUTGROWN:
             return False
@@ -220,7 +221,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         """
         n = like.shape[-1]
         if like.shape[-2] > n:
-            # A random matrix with orthonormal columns: the papers have square matrices only.
+            # A random matrix with orthonormal columns, because the papers have only square matrices.
             return self.invert(self.near(torch.randn_like(like)))
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():

@@ -17,7 +17,7 @@ _NOTICED = 1e-3
 
 
 class Searched(Parametrization):
-    """A constraint whose search for originals of a member near a matrix also gives the distance."""
+    """A constraint with a search that returns the originals of a near member, and the distance."""
 
     by_map_alone = "its members are found by a search, which is slow and ends inside the set"
 
@@ -35,7 +35,7 @@ class Searched(Parametrization):
         return self.search(W, eps)[1], 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return members for the originals that the search finds, for W or else for matrices farther inside.
+        """Return the members that the search finds; search farther inside if rounding leaves the set.
 
         For a matrix on the boundary the search may fail, even if this matrix is a value of the map.
         """
@@ -65,7 +65,7 @@ class Searched(Parametrization):
         return originals
 
     def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
-        """Return which matrices are at the distance 0, and count as members."""
+        """Return which matrices count as members; by default, the matrices at distance 0."""
         return distance <= 0
 
     def _keeps_value(self) -> str:
@@ -73,7 +73,7 @@ class Searched(Parametrization):
         return ""
 
     def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], eps: float, distance: Tensor) -> None:
-        """Warn of members whose originals give another weight after rounding.
+        """Warn of members that rounding of the originals moves.
 
         No warning in half precision: originals have two or three digits there, and every weight moves.
         """

@@ -35,10 +35,11 @@ class SignPattern(Parametrization):
     Args:
         pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
             -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
-            or nested lists. It is a buffer.
+            or nested lists. The pattern is a buffer.
 
     Raises:
-        ValueError: If an entry is something else, if all are NaN, or the shape does not fit the weight.
+        ValueError: If an entry is something else, if all entries are NaN, or if the shape does not fit the
+            weight.
 
     Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks for Cognitive
     Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with rectified entries
@@ -52,7 +53,7 @@ class SignPattern(Parametrization):
     smaller). :func:`spectral_param.constrain` checks this condition.
 
     With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
-    where its value is 0, so an entry that has reached zero would stay there. Registration and assignment take
+    where its value is 0, so an entry that has reached zero would stay zero. Registration and assignment take
     T = W; registration first sets entries of the wrong sign to zero.
 
     The distance of a weight from the set is the largest modulus of an entry of the wrong sign; ``project``
@@ -87,7 +88,7 @@ class SignPattern(Parametrization):
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
-        # The mean of equal numbers, up to rounding.
+        # Averages of equal patterns have rounding errors: round them off.
         pattern = self.pattern.real.round().to(T.device, T.dtype)
         # p sgn(T) T, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
@@ -118,9 +119,9 @@ class SignPattern(Parametrization):
         return "entries with the signs of the pattern"
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries with the pattern's signs, of spectral radius 1, unless the radius is 0.
+        """Return a Gaussian matrix with the pattern's signs, scaled to spectral radius 1 unless its radius is 0.
 
-        A matrix that is not square has the norm 1 instead.
+        A matrix that is not square is scaled to norm 1 instead.
         """
         T = self.reference(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
@@ -149,7 +150,7 @@ class SignPattern(Parametrization):
     def _check_size(self, W: Tensor) -> None:
         pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
         fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
-        # The lengths are equal: torch 2.6 compiles no other zip.
+        # The lengths are equal: torch 2.6 compiles no zip of unequal lengths.
         if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "

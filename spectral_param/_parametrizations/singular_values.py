@@ -100,13 +100,14 @@ class SingularValues(Searched):
         return [(self, originals), *self.left.parts(*left), *self.right.parts(*right)]
 
     def check_matrices(self, W: Tensor) -> None:
-        """Raise for more reflections than columns; if not square, for any given number of reflections."""
+        """Raise for more reflections than columns, and for matrices that are not square if k is given."""
         self.left.check_matrices(W)
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the originals of U and V, and f; and the distances of singular values from the interval.
+        """Return the originals of U and V, f, and the largest distance of a singular value from the interval.
 
-        Singular values outside are moved to 0.99 of the margin, because the map is flat on the bound.
+        Singular values outside the interval are moved to 0.99 of the margin, because the map is flat at the
+        edge.
 
         Raises:
             InManifoldError: For fewer reflections than columns, which cannot be computed from W.

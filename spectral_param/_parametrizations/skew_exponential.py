@@ -50,11 +50,11 @@ class SkewExponential(Orthonormal):
     ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
     The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
-    direction of T, and a wide one is the transpose of a tall one: Edelman, Arias and Smith, "The Geometry of
-    Algorithms with Orthogonality Constraints" (SIAM Journal on Matrix Analysis and Applications 1998).
+    direction of T, and a wide W is the transpose of a tall one (Edelman, Arias and Smith, "The Geometry of
+    Algorithms with Orthogonality Constraints", SIAM Journal on Matrix Analysis and Applications 1998).
     Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
     matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
-    the determinant of W, which equals det B for a square weight. B is a buffer, float32 or better.
+    the determinant of W, which equals det B for a square weight. B is a buffer in float32 or better.
 
     The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
     ``project`` takes the nearest weight of the set, the polar factor.
@@ -111,7 +111,7 @@ class SkewExponential(Orthonormal):
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.evaluate(at_least_float32(T)).value  # This is the weight as a read returns it.
+            W = self.evaluate(at_least_float32(T)).value  # The weight that a read returns.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(orthonormal.polar_factor(W))

@@ -12,7 +12,7 @@ from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
-# Logarithm of the number that replaces a zero: far below rounding, and above the limit of doubly_stochastic.
+# Logarithm of the number that replaces a zero: far below rounding, and within the limit of doubly_stochastic.
 LEAST = -60.0
 #: Why no optimizer can hold such a weight.
 NO_ZEROS = "its projection has no entries of zero, so a member would not keep its bits"
@@ -24,7 +24,7 @@ class Stochastic(Parametrization):
     r"""Weight with entries ≥ 0 and rows of sum 1: each output is a weighted mean of the inputs.
 
     A square weight is the transition matrix of a Markov chain: W[i, j] is the probability of going from i to
-    j. The spectral radius is 1, also of products of such weights.
+    j. The spectral radius of such weights and of their products is 1.
     :func:`spectral_param.analysis.stationary_distribution` gives the long-run distribution of the chain.
 
     Example:
@@ -44,18 +44,18 @@ class Stochastic(Parametrization):
         ValueError: If ``floor`` is outside its range.
 
     :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are 1 - ε times the
-    eigenvalues of the softmax: the second term maps each of their left eigenvectors, whose entries have the
-    sum 0, to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical Journal 19,
-    1952).
+    eigenvalues of the softmax: the entries of their left eigenvectors have the sum 0, so the second term maps
+    these eigenvectors to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical
+    Journal 19, 1952).
 
     Registration takes a weight of any shape without negative entries, and divides each row by its sum. If the
     divided row has an entry below ε/n, the row is mixed with 1/n until all entries are at least ε/n. Negative
-    entries and rows without a positive entry are refused; for a random start take ``init="paper"``, Gaussian
-    logits T.
+    entries and rows without a positive entry are refused. For a random start take ``init="paper"``, which
+    draws Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
-    number). Its derivative is as small: **zeros stay zeros in training**, as wanted for the missing edges of
-    a graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
+    number). The derivative of such an entry is as small: **zeros stay zeros in training**, as wanted for the
+    missing edges of a graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"
@@ -75,7 +75,7 @@ class Stochastic(Parametrization):
         check_real(W, "Stochastic", AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the larger of two errors: of the sum of a row, and n times the lack of an entry to ε/n."""
+        """Return the larger of two errors: of a row's sum, and n times what an entry lacks to reach ε/n."""
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def near(self, W: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Stochastic(Parametrization):
 
 
 def logits(W: Tensor, floor: float) -> Tensor:
-    """Return logarithms of the matrices that :func:`mixed` maps to members, for rows or rows and columns."""
+    """Return log S, at least -60, for the S that :func:`mixed` maps to W."""
     return ((W - floor / W.shape[-1]) / (1 - floor)).clamp(min=math.exp(LEAST)).log()
 
 
@@ -120,7 +120,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return S mixed with 1/n as little as possible, so that no entry is below floor/n."""
+    """Return S mixed with 1/n, as little as possible, until no entry is below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)
@@ -128,7 +128,7 @@ def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
 
 
 def largest_error(W: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the larger of two errors: of the sums along ``dims``, and n times the lack of an entry."""
+    """Return the larger of two errors: of sums along ``dims``, and n times what an entry lacks to floor/n."""
     lacking = (floor - W.shape[-1] * W.amin(dim=(-2, -1))).clamp(min=0)
     return torch.stack([lacking, *((W.sum(dim=dim) - 1).abs().amax(dim=-1) for dim in dims)]).amax(dim=0)
 
