@@ -119,7 +119,7 @@ class SignPattern(Parametrization):
         return "entries with the signs of the pattern"
 
     def start(self, like: Tensor) -> Tensor:
-        """Return a Gaussian matrix with the pattern's signs, scaled to spectral radius 1 unless its radius is 0.
+        """Return Gaussian entries with the pattern's signs, scaled to spectral radius 1 unless it is zero.
 
         A matrix that is not square is scaled to norm 1 instead.
         """
