@@ -1,4 +1,4 @@
-"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: near members.
+"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: nearby members.
 
 W is a member if ‖ΘWΘ⁻¹‖ ≤ r (or if the numerical abscissa of ΘWΘ⁻¹ is at most α) for a diagonal Θ with a
 bounded condition number. A search finds Θ; see :mod:`spectral_param.functional._diagonal_scaling`.
@@ -16,7 +16,7 @@ from spectral_param._precision import relative_rounding, to_double
 from spectral_param._scale import frobenius
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
-# A search for coordinates may exceed the least norm, relatively by up to half of this number.
+# The norm that a search for coordinates finds may exceed the least norm, relatively by half of this number.
 _SEARCH = 2e-6
 
 

@@ -16,8 +16,8 @@ So a gradient G for cE gives the gradient for W,
 this space, for the inner product Re<., .>, is D - E Re<E, D>.
 
 **Sizes.** W is first divided by a power of two, so that no square over- or underflows. Squares are summed by
-``sum``, whose error hardly grows with their number. (torch.linalg.vector_norm adds them one by one: of 10⁷
-entries in single precision its error is 2000 eps.)
+``sum``, whose error hardly grows with the number of squares. (torch.linalg.vector_norm adds squares one by
+one: for 10⁷ entries in single precision the error is 2000 eps.)
 
 **Shards.** A process that has a part of each W needs sums over all parts, which :func:`summed_over` gives.
 """
