@@ -142,10 +142,10 @@ def constrain(
     weight with orthonormal columns turns by slightly less.
 
     The constraint holds after each step, until something else writes to the weight. A checkpoint does not
-    save it: call ``constrain`` again when a run is resumed. A weight that has several names in the module is
-    one parameter. Constraints that train a proof along with the weight, such as
+    save the constraint: call ``constrain`` again when a run is resumed. A weight that has several names in
+    the module is one parameter. Constraints that train a proof along with the weight, such as
     :class:`spectral_param.LyapunovForm`, cannot be held after the step and are refused. If a step makes a
-    weight non-finite, it is not projected, and one warning is given.
+    weight non-finite, the weight is not projected, and one warning is given.
 
     Warns:
         UserWarning: If torch's ``orthogonal`` or ``spectral_norm`` or a manifold of geotorch acts before the

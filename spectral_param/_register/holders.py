@@ -27,7 +27,7 @@ _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
 
 
 def prepared(link: L, owner: nn.Module, name: str, gates: int | None) -> L:
-    """Return a copy of the constraint with the gates and kernel shape of its module."""
+    """Return a copy of the constraint with the gates and the kernel shape of the module."""
     link = copy.deepcopy(link)
     if isinstance(link, Parametrization):
         link.gates = known_gates(owner, name) if gates is None else gates

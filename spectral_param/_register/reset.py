@@ -18,7 +18,7 @@ def let_reset_renew(owner: nn.Module) -> None:
     """Let ``reset_parameters`` of a parametrized module renew its constrained weights, too.
 
     PyTorch's method only overwrites the tensor that a read returns, and so leaves a trained weight unchanged.
-    The method is added to the class that PyTorch created for this module alone.
+    The new method is added to the class that PyTorch created for this module alone.
     """
     kind: Any = type(owner)
     for name in RESETS:
