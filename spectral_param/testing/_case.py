@@ -44,8 +44,8 @@ class Case:
             rectangle has to raise an error, so name some for a constraint with ``shapes = "tall"`` or
             ``"any"``.
         holds_far: Whether the constraint holds to rounding for all finite originals.
-        variant: Whether this is another mode of a parametrization that has its own case. Then only the checks
-            that depend on the mode are run.
+        variant: Whether this case is another mode of a parametrization that already has a case. Then only the
+            checks that depend on the mode are run.
         expected_failed_checks: Checks that are expected to fail: their names without ``check_``, each with
             the reason. A check that is expected to fail and passes is an error: remove its name.
 
@@ -66,7 +66,7 @@ class Case:
     variant: bool = False
     expected_failed_checks: Mapping[str, str] = field(default_factory=dict)
 
-    # The names of all checks. ``_suite`` sets them, because the checks need this class first.
+    # The names of all checks. ``_suite`` sets them, because the checks import this class.
     checks: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ def _registered(case: Case, shape: Shape, dtype: torch.dtype) -> Tensor:
 
 
 def _refused(case: Case, W: Tensor) -> Tensor:
-    """Return 0 for a weight that can be assigned, infinity for one that is refused."""
+    """Return 0 for a weight that can be assigned, infinity for a weight that is refused."""
     module = holder(case, torch.randn_like(W))
     try:
         module.weight = W.detach().clone()  # type: ignore[assignment]
@@ -108,7 +108,7 @@ def _refused(case: Case, W: Tensor) -> Tensor:
 
 
 class Holder(nn.Module):
-    """A module with one weight, which multiplies its input from the left."""
+    """A module whose weight multiplies the input from the left."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def assignable(case: Case, module: Holder) -> Tensor:
 
 
 def originals(module: nn.Module) -> list[nn.Parameter]:
-    """Return the unconstrained tensors behind ``module.weight``."""
+    """Return the unconstrained tensors from which ``module.weight`` is computed."""
     return list(list_of(module).parameters(recurse=False))
 
 

@@ -1,4 +1,4 @@
-"""Checks of the weight and its gradients: two orders, repeated reads, and transforms of ``torch.func``."""
+"""Checks of derivatives, of repeated reads, and of transforms of ``torch.func``."""
 
 from __future__ import annotations
 
