@@ -60,7 +60,7 @@ class BlockTriangular(Parametrization):
             a copy of its parametrization; the given instance is not changed. ``None`` leaves the block
             unconstrained.
         coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
-            paper and the default of :class:`spectral_param.nn.ENRNN`. Or a list of pairs ``(row, column)`` of
+            paper, and by default in :class:`spectral_param.nn.ENRNN`. Or a list of pairs ``(row, column)`` of
             block numbers with row < column.
 
     Raises:
@@ -169,7 +169,7 @@ class BlockTriangular(Parametrization):
 
     @property
     def by_map_alone(self) -> str:  # type: ignore[override]
-        """Why no optimizer can hold a weight in the set of one of the blocks."""
+        """Why no optimizer can hold one of the blocks in its set."""
         reasons = (adapted(block).by_map_alone for block in self.blocks)
         return next(filter(None, reasons), "")
 

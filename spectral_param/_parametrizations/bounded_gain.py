@@ -83,16 +83,17 @@ class BoundedGain(Searched):
     A step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
 
     Registration starts from the given weight. A weight outside the set keeps its frequency response up to a
-    factor: B and C are multiplied by the root of γ over the gain, and D by γ over the gain. Before that, an A
-    that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are too
-    large to prove the gain, as for long series of filters in single precision, the factor is smaller, by at
-    most 10 %. The check is done in units of the states that balance the couplings, so B and C may be of very
-    different sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more states
-    in series with couplings of 1000.
+    factor: D is multiplied by γ divided by the gain, B and C by the square root of this number. Before that,
+    an A that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are
+    too large to prove the gain, as for long series of filters in single precision, the factor is smaller, by
+    at most 10 %. The check is done in units of the states that balance the couplings, so B and C may be of
+    very different sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more
+    states in series with couplings of 1000.
 
-    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for it must
-    reproduce each of its four blocks to a relative error of 1e-6, or to rounding if that is larger. The state
-    at time 0 is not part of the bound: it adds at most xᵀPx, see :meth:`certificate`.
+    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for this weight
+    must reproduce each of its four blocks to a relative error of 1e-6, or to rounding if rounding is larger.
+    The bound on the gain is for a state of zero at time 0. A state x adds at most xᵀPx, see
+    :meth:`certificate`.
 
     On the bound the derivative towards the inside is zero, as for every smooth map onto this set: training
     reaches the bound and leaves it again, but slowly. If this matters, start with a smaller gain.

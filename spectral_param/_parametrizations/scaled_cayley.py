@@ -44,10 +44,10 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
-            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune it:
-            0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``, the default, the
-            registered or assigned weight determines the number; with ``init="paper"``, the default of the
-            networks of :mod:`spectral_param.nn`, the number is n/2.
+            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune the
+            fraction: 0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``, the
+            default, the registered or assigned weight determines the number; with ``init="paper"``, the
+            default of the networks of :mod:`spectral_param.nn`, the number is n/2.
 
     Raises:
         ValueError: If ``negative_ones`` is outside its range.
@@ -84,8 +84,8 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     W is orthonormal to rounding for every T. The error of a singular value is usually a few eps and can reach
     64·√n·eps; for a T whose error could be larger, the inverse is computed in double precision, or by
-    eigenvalues. (torch.compile and transforms of torch.func allow no choice by values, so there the inverse
-    is in double precision for every single-precision T.)
+    eigenvalues. (torch.compile and transforms of torch.func cannot branch on values. So there the inverse is
+    in double precision for every single-precision T.)
     """
 
     shapes = "tall"

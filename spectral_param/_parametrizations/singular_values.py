@@ -34,8 +34,8 @@ class SingularValues(Searched):
 
     Args:
         margin: Largest distance m of a singular value from the center; 0 < m <= center. In exact arithmetic σ
-            stays inside the interval. For a large trained number f (see below; 20 in float32), σ rounds to
-            the edge, where the gradient is zero. The default is 0.01, as in the authors' code.
+            stays inside the interval. For a large trained number f (defined below; 20 in float32), σ rounds
+            to the edge, where the gradient is zero. The default is 0.01, as in the authors' code.
         reflections: Number k of reflections in each of U and V. ``None``, the default, is n, which reaches
             every weight of the set. The authors' code uses n/4.
         center: The center c of the interval. The default is 1, as in the paper.
