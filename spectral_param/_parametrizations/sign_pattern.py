@@ -150,7 +150,7 @@ class SignPattern(Parametrization):
     def _check_size(self, W: Tensor) -> None:
         pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
         fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
-        # The lengths are equal: torch 2.6 compiles no zip of unequal lengths.
+        # The lengths are equal, as torch 2.6 requires of a zip that it compiles.
         if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
