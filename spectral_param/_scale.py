@@ -67,8 +67,7 @@ def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, 
 
 
 def _change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    change, size = (torch.linalg.vector_norm(Z, dim=(-2, -1)) for Z in (Y - X, X))
-    return change, size
+    return torch.linalg.vector_norm(Y - X, dim=(-2, -1)), torch.linalg.vector_norm(X, dim=(-2, -1))
 
 
 def power_of_two(entries: Array) -> float:

@@ -30,7 +30,7 @@ DEPENDS = (
     "spectral_param/_map.py",
     "spectral_param/_paths.py",
     "spectral_param/_parametrizations/base.py",
-    "spectral_param/_parametrizations/measured.py",
+    "spectral_param/_parametrizations/bound.py",
     "spectral_param/_parametrizations/memory.py",
     "spectral_param/_parametrizations/scaled_cayley.py",
     "spectral_param/_parametrizations/spectral_norm.py",

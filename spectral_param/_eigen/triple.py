@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectral_param._precision import to_double
 from spectral_param._scale import balanced
 
 
@@ -101,9 +100,7 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
     floor = degenerate_threshold(W.dtype)
     # On the host and in double precision: the scales may be beyond the range of single precision.
     B, d = _balance(W)
-    right, left = (x.cpu().to(torch.complex128) * f for x, f in ((triple.right, 1 / d), (triple.left, d)))
-    right, left = (x / x.abs().amax(dim=-1, keepdim=True) for x in (right, left))
-    right, left = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (right, left))
+    right, left = _unit(triple.right, 1 / d), _unit(triple.left, d)
     reciprocal = condition_reciprocal(right, left)
     tolerance = 10 * W.shape[-1] * min(eps, own) * B.abs().amax(dim=(-2, -1)) / reciprocal.clamp(min=floor)
     if eps > own:
@@ -115,10 +112,18 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
 
 def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
     """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
-    host = to_double(W.detach().resolve_conj().cpu())
+    host = W.detach().resolve_conj().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
     pairs = [
         balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
         for matrix in host.reshape(-1, *host.shape[-2:]).numpy()
     ]
-    matrices, scales = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
-    return matrices.reshape(W.shape), scales.reshape(W.shape[:-1])
+    matrices, scales = zip(*pairs, strict=True)
+    B, d = torch.from_numpy(np.stack(matrices)), torch.from_numpy(np.stack(scales))
+    return B.reshape(W.shape), d.reshape(W.shape[:-1])
+
+
+def _unit(x: Tensor, scale: Tensor) -> Tensor:  # (..., n), (..., n) -> (..., n)
+    """Return the scaled vectors with norm 1, on the host."""
+    x = x.cpu().to(torch.complex128) * scale
+    x = x / x.abs().amax(dim=-1, keepdim=True)
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)

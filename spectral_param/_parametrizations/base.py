@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from spectral_param._context import full_precision, has_no_values, plain
+from spectral_param._context import full_precision, has_no_values, plain, precise
 from spectral_param._map import Map, recorded
 from spectral_param._parametrizations.copies import deep_copy
-from spectral_param._parametrizations.in_set import InSet
-from spectral_param._parametrizations.memory import Memory, frozen
-from spectral_param._parametrizations.tensors import as_tuple, at_least_float32
+from spectral_param._parametrizations.in_set import InSet, frozen
+from spectral_param._parametrizations.layout import PLAIN
+from spectral_param._parametrizations.memory import Memory
+from spectral_param._parametrizations.tensors import as_tuple
 from spectral_param.functional._checks import check_choices, check_matrix
 
 
@@ -73,10 +74,20 @@ class Parametrization(InSet):
         # constructor that become attributes: pairs of the value and the Literal of allowed values. A value
         # that is not allowed raises a ValueError.
         super().__init__()
-        vars(self).update(check_choices(**choices))
-        self._from_paper = False
-        self._warned = False  # Whether a warning that a matrix has no derivative was given.
-        self._memory = Memory()
+        # setattr would count edits.
+        vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
+        vars(self).update(check_choices(**choices), _memory=Memory(), _edits=0, _by_training=None)
+        # The weight's shape, known after registration; whether the constraint acts after another one; the
+        # weight that the constraint belongs to, for a message; whether the next weight is the paper's start;
+        # and whether a warning that a matrix has no derivative was given.
+        vars(self).update(
+            _shape=None, _layout=PLAIN, _is_after=False, _use="", _from_paper=False, _warned=False
+        )
+        # An empty buffer stores the weight's dtype and device, because Module.to converts buffers as it
+        # converts the weight. The second buffer has the dtype of the real originals of a complex weight.
+        for name in ("_like", "_like_real"):
+            empty = torch.empty(0, dtype=torch.float32, device="cpu")
+            self.register_buffer(name, empty, persistent=False)
 
     # Methods of the map, for subclasses -----------------------------------------------------------------
 
@@ -172,7 +183,6 @@ class Parametrization(InSet):
             return self._memory.read(self, originals, context)
         return self._evaluate(*originals)
 
-    @full_precision
     def right_inverse(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return originals for the weight W.
 
@@ -192,17 +202,21 @@ class Parametrization(InSet):
                 of ``gates``; if W differs from the weight in shape, dtype or device; if it comes from
                 ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
         """
-        is_first = self._take(W)
-        if self._is_after and not isinstance(W, nn.Parameter):
-            return self._assign_after(W)
-        if has_no_values(W):
-            originals = self._start_without_values(W)
-        elif self._from_paper:
-            originals = self._started(self._split(W.detach()))
-        else:
-            originals = self._originals_of(W.detach(), is_first)
-        self._shape, self._from_paper, self._is_after, self._warned = W.shape, False, False, False
-        self._use = self._use or f"a weight of shape {tuple(W.shape)}"
+        X, is_first = self._take(W)
+        context = plain(W)
+        has_values = context is not None or not has_no_values(W)
+        with context or precise(W):
+            if self._is_after and not isinstance(W, nn.Parameter):
+                return self._assign_after(W, X if has_values else None)
+            if not has_values:
+                originals = self._start_without_values(W)
+            elif self._from_paper:
+                originals = self._started(X)
+            else:
+                originals = self._originals_of(W.detach(), X, is_first)
+        self._shape = W.shape
+        use = self._use or f"a weight of shape {tuple(W.shape)}"
+        vars(self).update(_from_paper=False, _is_after=False, _warned=False, _use=use)
         if isinstance(originals, Tensor):
             return originals.to(W.dtype).contiguous()
         like = (self._like_real.dtype, self._like.dtype)
@@ -245,7 +259,7 @@ class Parametrization(InSet):
             )
         if has_no_values(self._like):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
-        return as_tuple(self._started(self._split(self._like.new_zeros(self._shape))))
+        return as_tuple(self._started(self._matrices(self._like.new_zeros(self._shape))))
 
     @full_precision
     def _evaluate(self, *originals: Tensor) -> Tensor:
@@ -265,8 +279,7 @@ class Parametrization(InSet):
         return value
 
     def _started(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return :meth:`start` for matrices in the dtype of a weight."""
-        like = at_least_float32(like)
+        """Return :meth:`start` for matrices that the constraint takes."""
         self.check_matrices(like)
         return self.start(like)
 
@@ -274,7 +287,7 @@ class Parametrization(InSet):
         """Return originals without values for a W on the meta device, or fake; see :meth:`restart`."""
         with unset_fake_temporarily(), torch.device("cpu"):
             zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
-            originals = self._started(self._split(zeros))
+            originals = self._started(self._matrices(zeros))
 
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)
@@ -282,7 +295,8 @@ class Parametrization(InSet):
         self._apply(empty)  # The buffers.
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
-    def _assign_after(self, W: Tensor) -> Tensor:
+    def _assign_after(self, W: Tensor, X: Tensor | None) -> Tensor:
+        """Return the original for a weight with the matrices X, None without values."""
         name = type(self).__name__
         if not self.assignable_after:
             raise NotImplementedError(
@@ -290,9 +304,9 @@ class Parametrization(InSet):
                 f"compute the other one's originals. Assign the original tensors instead, or register {name} "
                 "first."
             )
-        if has_no_values(W):
+        if X is None:
             return W.detach().clone()
-        originals = self._originals_of(W.detach(), is_first=False)
+        originals = self._originals_of(W.detach(), X, is_first=False)
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
 

@@ -1,4 +1,6 @@
-"""A bound: a number, one number for each matrix, or the size of the weight at registration.
+"""A bound of a spectral radius, norm or abscissa, here called the *size* of a matrix, and the sets with it.
+
+A bound is a number, one number for each matrix, or the size of the weight at registration.
 
 The number that the constructor gets is an attribute. Three kinds of bounds are a buffer in double precision:
 a tensor, the numbers that ``"present"`` found, and numbers set later, as by a schedule. So checkpoints,
@@ -7,18 +9,22 @@ averages and distributed modules have it, and no conversion rounds it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from spectral_param._context import has_no_values
+from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization
-from spectral_param._parametrizations.tensors import readable
+from spectral_param._parametrizations.in_set import unless_rounding
+from spectral_param._parametrizations.tensors import at_least_float32, readable, real_entries
 from spectral_param._precision import double_device
+from spectral_param._scale import change_and_size
 from spectral_param.functional._checks import as_numbers
 
 Bound = float | Tensor | Literal["present"]
@@ -129,8 +135,9 @@ class Bounded(Parametrization):
             self._take_present(size)
         return self._bound_for(W, size)
 
-    def _renew(self, is_first: bool) -> None:
-        if is_first and self._is_present:
+    def _renew(self) -> None:
+        """Let the next weight determine the bound of "present"."""
+        if self._is_present:
             self._buffers.pop(self._bound, None)
             setattr(self, self._bound, "present")
 
@@ -223,7 +230,126 @@ class Bounded(Parametrization):
     def _batch(self) -> torch.Size:
         """Return the shape of the batch of matrices of the registered weight."""
         assert self._shape is not None
-        return self._split(torch.empty(self._shape, dtype=torch.float32, device="meta")).shape[:-2]
+        return self._matrices(torch.empty(self._shape, dtype=torch.float32, device="meta")).shape[:-2]
+
+
+class Measurement(NamedTuple):
+    """The size of matrices, its rounding error, and the solution that gave it.
+
+    Attributes:
+        size: Of each matrix.
+        rounding: The change of the size by rounding errors of the entries.
+        solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
+    """
+
+    size: Tensor
+    rounding: Tensor | float
+    solution: Any = None
+
+
+class Measured(Bounded):
+    """A constraint that scales or shifts matrices according to their size.
+
+    The map is a projection: a member of the set is its own original. The distance is the difference of the
+    size from the bound in the mode ``"equal"``, else the excess of the size. In the mode ``"latched"`` each
+    matrix has a latch, a buffer; the distance of a matrix with a closed latch is the difference, too.
+    """
+
+    #: A size may differ from its bound by this many rounding errors before a matrix is moved.
+    ROUNDINGS: ClassVar[int]
+
+    assignable_after = True
+    keeps_members = True
+
+    mode: str
+    latched: Tensor | None
+
+    def measure(self, W: Tensor, eps: float) -> Measurement:
+        """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
+        raise NotImplementedError
+
+    def made(self, T: Tensor, solution: Any) -> Map:
+        """Return T scaled or shifted to the bound, using the solution that :meth:`measure` found for T."""
+        raise NotImplementedError
+
+    def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
+        """Return the difference of the size from the bound; with ``"at_most"``, its excess."""
+        return self._judged(W, self.measure(W, eps), eps)
+
+    def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
+        """Return the distance and its resolution for matrices that have been measured."""
+        size, rounding, _ = measured
+        bound = self._bound_at(W, size)
+        excess = size - bound
+        distance = excess.abs() if self.mode == "equal" else excess.clamp(min=0)
+        if self.mode == "latched" and self.latched is not None:
+            closed = self.latched.real > 0.5
+            distance = torch.where(closed.to(excess.device), excess.abs(), distance)
+        resolution = self.ROUNDINGS * eps * bound.abs() + rounding
+        # The host converts: a device may have no double precision.
+        kind = W.real.dtype
+        return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
+
+    def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return W with matrices outside replaced by members; each matrix is measured once."""
+        measured = self.measure(W, eps)
+        near = functools.partial(self.near, solution=measured.solution)
+        return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
+
+    def near(self, W: Tensor, eps: float | None = None, solution: Any = None) -> Tensor:
+        """Return matrices scaled or shifted as in a read, but unchanged if they are members up to rounding.
+
+        Args:
+            W: Finite matrices ``(..., m, n)``.
+            eps: Relative rounding error of the entries, after a step. A matrix that would move only by such
+                errors keeps its bits.
+            solution: The field of the measurement of W, if W has been measured.
+        """
+        made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
+        found = torch.where(self._stays(W, made)[..., None, None], W, made)
+        return found if eps is None else unless_rounding(found, W, eps)
+
+    def _stays(self, W: Tensor, made: Tensor) -> Tensor:
+        """Return which matrices differ only by rounding from their images; False for NaN."""
+        change, size = change_and_size(W, made)
+        return change <= self._least_change(W.dtype) * size
+
+    def _least_change(self, dtype: torch.dtype) -> float:
+        """Return the relative change of a matrix that rounding explains."""
+        return self.ROUNDINGS * torch.finfo(dtype).eps
+
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
+        """Return T = W with open latches; matrices scaled at registration get closed latches."""
+        if is_first:
+            self._renew()
+        if self._buffers.get("latched") is not None:
+            self.latched = None
+        T = self.invert(self.members(W, eps, is_first))
+        if self.mode == "latched":
+            self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
+        return T
+
+    def invert(self, W: Tensor) -> Tensor:
+        """Return T = W."""
+        return W.clone()
+
+    def rebase(self, T: Tensor) -> None:  # type: ignore[override]
+        """With ``"at_most"``, make the weight the original, which can leave the bound in training."""
+        if self.mode == "at_most":
+            with torch.no_grad():
+                W = self.evaluate(at_least_float32(T)).value
+                if bool(W.isfinite().all()):
+                    T.copy_(W)
+
+    def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
+        """Return the number of entries of T; a complex entry counts as two."""
+        return real_entries(T)
+
+    def _set_name(self) -> str:
+        name = self._bound if self._bound == "norm" else f"spectral {self._bound}"
+        bound = getattr(self, self._bound)
+        number = readable(bound) if isinstance(bound, Tensor) else f"{bound:.6g}"
+        return f"a weight of {name} {'=' if self.mode == 'equal' else '<='} {number}"
 
 
 def is_present(constraint: nn.Module) -> bool:

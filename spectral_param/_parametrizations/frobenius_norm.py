@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from spectral_param._map import Map, unchanged
-from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.bound import Bound, Measured, Measurement
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
 from spectral_param._parametrizations.layout import Slices, slices_of
-from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.tensors import real_entries
 from spectral_param._scale import divided
 from spectral_param._sets import spheres
@@ -151,7 +150,7 @@ class FrobeniusNorm(Measured):
         if self.padding_idx is not None:
             W = self._layout.join(T).clone()
             W[self.padding_idx] = 0
-            T = self._split(W)
+            T = self._matrices(W)
         self._start_bound()
         return spheres.polar(T)[0] * self._bound_for(T)[..., None, None]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectral_param._context import full_precision
 from spectral_param._eigen.solver import Follower
 from spectral_param._parametrizations.degenerate import warn_of_weight
-from spectral_param._parametrizations.memory import Memory, as_it_is, frozen, take_over
+from spectral_param._parametrizations.memory import Memory
 from spectral_param._parametrizations.tensors import at_least_float32, readable
 from spectral_param._parametrizations.weight import OfWeight
 from spectral_param._precision import relative_rounding
@@ -253,7 +253,7 @@ class InSet(OfWeight):
         trial._layout = trial._layout_of(W)
         if self._shape is None:
             trial._become_like(W)
-        X = trial._split(at_least_float32(W.detach()))
+        X = trial._matrices(W.detach())
         trial._check(X)
         return trial, X
 
@@ -262,24 +262,28 @@ class InSet(OfWeight):
         check_finite(X, type(self).__name__)
         self.check_matrices(X)
 
-    def _originals_of(self, W: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+    def _originals_of(self, W: Tensor, X: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of a weight: of its projection at registration, else of a weight of the set.
 
         The weight of the last read is always in the set. If W is refused, nothing has changed.
 
+        Args:
+            W: The weight.
+            X: Its matrices.
+            is_first: Whether the weight is registered, not assigned.
+
         Raises:
             InManifoldError: If W is outside the set, or has no originals.
         """
-        X, eps = self._split(at_least_float32(W)), torch.finfo(W.dtype).eps
-        trial: InSet = frozen(self, tensor=as_it_is)
-        parts = [part for part in trial.modules() if isinstance(part, InSet)]
+        eps = torch.finfo(W.dtype).eps
+        trial: InSet = frozen(self, shares_buffers=True)
+        parts = [vars(part) for part in trial.modules() if isinstance(part, InSet)]
         try:
             self._check(X)
             if is_first:
                 self.check_start(X)
-            for part in parts:
-                part._renew(is_first)
-                vars(part)["_warned"] = True  # Warnings are left to the first read.
+            for content in parts:
+                content["_warned"] = True  # Warnings are left to the first read.
             # The rounding errors of half precision are allowed only at assignment. At registration this
             # tolerance would hide that a matrix is outside.
             originals = trial.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
@@ -288,13 +292,10 @@ class InSet(OfWeight):
             if known is None:
                 raise
             return known if len(known) > 1 else known[0]
-        for part in parts:
-            vars(part)["_warned"] = False
+        for content in parts:
+            content["_warned"] = False
         take_over(self, trial)
         return originals
-
-    def _renew(self, is_first: bool) -> None:
-        """Forget results for the earlier weight, at registration or assignment."""
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the originals of :meth:`members`, also for nested constraints."""
@@ -363,3 +364,34 @@ def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
     # Not `move > ...`: the matrix also stays if `move` is NaN.
     return torch.where((move > limit * size)[..., None, None], near, X)
+
+
+def frozen(module: nn.Module, shares_buffers: bool = False) -> Any:
+    """Return a copy of the module. Later assignments affect only one of the two.
+
+    Args:
+        module: A constraint.
+        shares_buffers: Whether writes to a buffer affect both; by default they affect only one of the two.
+    """
+    clone: Any = object.__new__(type(module))
+    content = vars(clone)
+    content.update(vars(module))
+    for kind in ("_buffers", "_modules"):
+        content[kind] = dict(content[kind])
+    for name, buffer in content["_buffers"].items():
+        if buffer is not None and not shares_buffers:
+            content["_buffers"][name] = buffer.detach().clone()
+    for name, part in content["_modules"].items():
+        if part is not None:
+            content["_modules"][name] = frozen(part, shares_buffers)
+    return clone
+
+
+def take_over(module: nn.Module, trial: nn.Module) -> None:
+    """Copy all attributes and buffers of a frozen copy back to the module."""
+    pairs = zip(module.named_modules(), trial.named_modules(), strict=True)
+    for (_, part), (_, tried) in pairs:
+        content, new = vars(part), vars(tried)
+        for name in content.keys() - new.keys():
+            del content[name]
+        content.update(new, _modules=content["_modules"])

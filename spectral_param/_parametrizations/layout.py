@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from torch import Tensor
 
-from spectral_param.errors import NotAMatrixError, NotSquareError
+from spectral_param.errors import NotSquareError
 
 
 class Layout(NamedTuple):
@@ -79,47 +78,6 @@ class Slices(NamedTuple):
 PLAIN = Layout()
 
 
-def layout_of(
-    W: Tensor, name: str, shapes: str, gates: int, kernel_dims: int, is_swapped: bool = False
-) -> Layout:
-    """Return how a weight holds its matrices; raise if the constraint ``name`` does not take them.
-
-    ``shapes``, ``gates`` and ``kernel_dims`` are the attributes of the constraint.
-
-    Raises:
-        NotAMatrixError: If the weight has fewer dimensions than its kernel and matrix need.
-        NotSquareError: If the matrices have to be square and are not, or the rows do not fit the gates.
-    """
-    shape = tuple(W.shape)
-    if W.ndim < 2 + kernel_dims:
-        raise NotAMatrixError(
-            f"{name}: expected a weight with {kernel_dims} spatial dimensions, got shape {shape}. "
-            "Leave kernel_dims to spectral_param.constrain."
-        )
-    rows, columns, *kernel = shape[W.ndim - kernel_dims - 2 :]
-    m = rows // gates
-    if is_swapped:
-        m, columns = columns, m
-    n = columns * math.prod(kernel)
-    if n == 1 and W.ndim > 2 and not kernel_dims:
-        # A vector counts as one row: as a batch of columns, each of its numbers would be constrained
-        # separately.
-        raise NotSquareError(
-            f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
-            "1 has. Use spectral_param.constrain, which knows kernels."
-        )
-    if rows % gates or (shapes == "square" and gates > 1 and m != n):
-        raise NotSquareError(_no_stack(name, shape, gates, "n" if shapes == "square" else "m"))
-    if shapes == "square" and m != n:
-        raise NotSquareError(
-            f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
-            "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
-            "or Householder, with which they are 1, SingularValues, with which they lie in an "
-            "interval, or SpectralNorm, a bound on the largest; for rows of sum 1 take Stochastic."
-        )
-    return Layout(gates, tuple(kernel), shapes == "tall" and m < n, is_swapped)
-
-
 def slices_of(W: Tensor, name: str, axis: int | None, gates: int) -> Slices:
     """Return how a weight holds its slices along an axis; raise if the constraint ``name`` does not take it.
 
@@ -129,7 +87,7 @@ def slices_of(W: Tensor, name: str, axis: int | None, gates: int) -> Slices:
     """
     shape = tuple(W.shape)
     if shape[0] % gates:
-        raise NotSquareError(_no_stack(name, shape, gates, "m"))
+        raise NotSquareError(no_stack(name, shape, gates, "m"))
     if axis is not None and W.ndim < max(2, axis + 1):
         raise ValueError(
             f"dim: expected {_axes(W.ndim)} for a weight of shape {shape}, got {axis}. With None the norm is "
@@ -142,7 +100,7 @@ def _axes(count: int) -> str:
     return f"an axis from 0 to {count - 1}, or None," if count > 1 else "None"
 
 
-def _no_stack(name: str, shape: tuple[int, ...], gates: int, rows: str) -> str:
+def no_stack(name: str, shape: tuple[int, ...], gates: int, rows: str) -> str:
     """Return the message for a number of rows that is no multiple of the gates."""
     return (
         f"{name}: expected {gates} gates, so a weight (..., {gates}*{rows}, n), got "

@@ -179,10 +179,13 @@ class LyapunovForm(Searched, Bounded):
         if self._is_diagonal():
             check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
 
-    def _renew(self, is_first: bool) -> None:
-        super()._renew(is_first)
-        if is_first and self._is_diagonal() and self.gates > 1 and not self.kernel_dims:
-            warn_of_gates("LyapunovForm")
+    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
+        """Return the originals, from a single search; the first weight gives the bound of "present"."""
+        if is_first:
+            self._renew()
+            if self._is_diagonal() and self.gates > 1 and not self.kernel_dims:
+                warn_of_gates("LyapunovForm")
+        return super().originals_for(W, eps, is_first)
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and the excess of W over the bound.

@@ -98,15 +98,21 @@ class _Shared:
     weight: Tensor  # The node's value in the dtype of the weight. Reads are copies.
 
 
+def _nothing() -> None:
+    """Return None, like a weak reference whose object is gone."""
+
+
+@dataclasses.dataclass(eq=False)
 class Memory:
     """The last read of one weight. Copies and unpickled memories are empty."""
 
-    def __init__(self) -> None:
-        self.last: _Read | None = None
-        # A weak reference: a hook on an original may refer to the model, and so to this memory, in a cycle.
-        self.shared: Callable[[], _Shared | None] = _nothing
-        # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
-        self.outputs: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+    last: _Read | None = None
+    # A weak reference: a hook on an original may refer to the model, and so to this memory, in a cycle.
+    shared: Callable[[], _Shared | None] = _nothing
+    # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
+    outputs: weakref.WeakValueDictionary[int, Tensor] = dataclasses.field(
+        default_factory=weakref.WeakValueDictionary
+    )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
@@ -160,10 +166,6 @@ class Memory:
 
 _is = operator.is_
 _requires_grad = operator.attrgetter("requires_grad")
-
-
-def _nothing() -> None:
-    """Return None, like a weak reference whose object is gone."""
 
 
 def _mark(t: Tensor) -> _Mark:
@@ -278,39 +280,6 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
 
 def as_it_is(t: Tensor) -> Tensor:
     return t
-
-
-def _copied(t: Tensor) -> Tensor:
-    return t.detach().clone()
-
-
-def frozen(module: nn.Module, tensor: Callable[[Tensor], Tensor] = _copied) -> Any:
-    """Return a copy of the module. Later assignments, and writes to buffers, affect only one of the two.
-
-    Args:
-        module: A constraint.
-        tensor: Maps a buffer to the buffer of the copy; by default a clone.
-    """
-    clone: Any = object.__new__(type(module))
-    content = vars(clone)
-    content.update(vars(module))
-    content["_buffers"] = {
-        name: None if buffer is None else tensor(buffer) for name, buffer in content["_buffers"].items()
-    }
-    content["_modules"] = {
-        name: None if part is None else frozen(part, tensor) for name, part in content["_modules"].items()
-    }
-    return clone
-
-
-def take_over(module: nn.Module, trial: nn.Module) -> None:
-    """Copy all attributes and buffers of a frozen copy back to the module."""
-    pairs = zip(module.named_modules(), trial.named_modules(), strict=True)
-    for (_, part), (_, tried) in pairs:
-        content, new = vars(part), vars(tried)
-        for name in content.keys() - new.keys():
-            del content[name]
-        content.update(new, _modules=content["_modules"])
 
 
 # The state ----------------------------------------------------------------------------------------

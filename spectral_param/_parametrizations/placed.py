@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.bound import Bounded
 from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.tensors import at_least_float32, is_sharded
 from spectral_param._sets import spheres
@@ -73,7 +74,8 @@ class Placed(NamedTuple):
             distance, resolution = self.constraint.outside(X, eps)
             if bool((distance <= resolution).all()) or not bool(distance.isfinite().all()):
                 return False
-            self.constraint._renew(is_first=True)
+            assert isinstance(self.constraint, Bounded)
+            self.constraint._renew()
             self.constraint.outside(X, eps)
         return True
 

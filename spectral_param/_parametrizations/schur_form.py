@@ -17,7 +17,7 @@ from spectral_param._eigen.triple import degenerate_threshold
 from spectral_param._map import Map, attach, recorded
 from spectral_param._parametrizations.decoded import starts_of_pairs
 from spectral_param._parametrizations.foreign import adapted, applied, count_free, originals_for
-from spectral_param._parametrizations.memory import frozen
+from spectral_param._parametrizations.in_set import frozen
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.skew_exponential import SkewExponential
 from spectral_param._parametrizations.tensors import as_real, as_tuple, at_least_float32, is_trained

@@ -13,9 +13,8 @@ from spectral_param._eigen.derivative import known_value, unseen_value
 from spectral_param._eigen.triple import LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map
 from spectral_param._matrices import identity_like
-from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.bound import Bound, Measured, Measurement
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
-from spectral_param._parametrizations.measured import Measured, Measurement
 from spectral_param._parametrizations.sign_pattern import SignPattern
 
 Mode = Literal["equal", "at_most"]

@@ -15,12 +15,10 @@ from spectral_param._eigen.singular import SAFE_RANGE, Norm, divided_by_norm, no
 from spectral_param._eigen.singular import tolerance as followed_tolerance
 from spectral_param._eigen.solver import Name, NormFollower, Solver
 from spectral_param._map import Map, recorded, unchanged, where
-from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.bound import Bound, Measured, Measurement
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
-from spectral_param._parametrizations.in_set import unless_rounding
+from spectral_param._parametrizations.in_set import frozen, unless_rounding
 from spectral_param._parametrizations.layout import Layout
-from spectral_param._parametrizations.measured import Measured, Measurement
-from spectral_param._parametrizations.memory import frozen
 from spectral_param._precision import relative_rounding
 from spectral_param._scale import divided, power_of_two_scale
 from spectral_param._sets import spectral_ball
@@ -109,6 +107,8 @@ class SpectralNorm(Measured):
     norm: Bound
     keeps_members = keeps_non_finite = True
     mode: Mode
+    tracking: NormFollower
+    kernels: KernelFollower
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class SpectralNorm(Measured):
         solver: Solver | Name = "auto",
     ) -> None:
         super().__init__("norm", norm, mode=(mode, Mode))
-        self.tracking = NormFollower(solver)
-        self.kernels = KernelFollower(solver)
+        # No state: a follower changes a weight by rounding.
+        vars(self).update(tracking=NormFollower(solver), kernels=KernelFollower(solver))
 
     @property
     def solver(self) -> Solver | str:

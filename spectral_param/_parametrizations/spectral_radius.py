@@ -17,10 +17,9 @@ from spectral_param._eigen.derivative import divided_by_modulus, known_value
 from spectral_param._eigen.solver import Name, RadiusFollower, Solver
 from spectral_param._eigen.triple import Eigentriple, LeadingTriple, is_degenerate, rounding_tolerance
 from spectral_param._map import Map, attach, recorded, unchanged, where
-from spectral_param._parametrizations.bound import Bound
+from spectral_param._parametrizations.bound import Bound, Measured, Measurement
 from spectral_param._parametrizations.degenerate import UNTIL, warn_of_weight
-from spectral_param._parametrizations.measured import Measured, Measurement
-from spectral_param._parametrizations.memory import frozen
+from spectral_param._parametrizations.in_set import frozen
 from spectral_param._scale import divided, rescaled
 
 Mode = Literal["equal", "at_most", "latched"]
@@ -102,7 +101,7 @@ class SpectralRadiusNorm(Measured):
     keeps_non_finite = True
     mode: Mode
     of: Of
-    latched: Tensor | None
+    tracking: RadiusFollower
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class SpectralRadiusNorm(Measured):
     ) -> None:
         super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        self.tracking = RadiusFollower(solver)
+        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower changes a weight by rounding.
 
     @property
     def solver(self) -> Solver | str:
@@ -250,20 +249,6 @@ class SpectralRadiusNorm(Measured):
         triple, is_scaled, scale = solution.triple, bool((scale != 1).any()), scale[..., 0, 0]
         rounding = scale * rounding_tolerance(A, triple, eps)
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
-
-    def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W with open latches; matrices scaled at registration get closed latches."""
-        if self.latched is not None:
-            self.latched = None
-        T = self.invert(self.members(W, eps, is_first))
-        if self.mode == "latched":
-            self.latched = (T != W).flatten(-2).any(dim=-1).to(W.real.dtype)
-        return T
-
-    def _is_exact(self) -> bool | Tensor:
-        if self.mode == "latched" and self.latched is not None:
-            return self.latched.real > 0.5
-        return self.mode == "equal"
 
     def start(self, like: Tensor) -> Tensor:
         """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""

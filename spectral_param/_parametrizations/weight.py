@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import _named_member_accessor as accessor
 
-from spectral_param._context import HALF, is_wrapped
-from spectral_param._parametrizations.layout import PLAIN, Layout, Slices, layout_of
-from spectral_param._parametrizations.swapped import check_not_swapped
+from spectral_param._context import HALF
+from spectral_param._parametrizations.layout import PLAIN, Layout, Slices, no_stack
 from spectral_param._parametrizations.tensors import at_least_float32
-from spectral_param.errors import UnsupportedDtypeError
+from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix
+
+# Frames between torch's function that replaces a tensor and right_inverse: four calls and a few decorators.
+_CALLS = 12
 
 
 class OfWeight(nn.Module):
@@ -47,48 +52,40 @@ class OfWeight(nn.Module):
     _is_after: bool
     _use: str
 
-    def __init__(self) -> None:
-        super().__init__()
-        # setattr would need a constructed module.
-        vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
-        # The weight's shape, known after registration. An empty buffer stores its dtype and device, because
-        # Module.to converts buffers as it converts the weight. The second buffer has the dtype of the real
-        # originals of a complex weight.
-        vars(self).update(_shape=None, _layout=PLAIN, _is_after=False)
-        vars(self)["_use"] = ""  # The weight that the constraint belongs to, for a message.
-        for name in ("_like", "_like_real"):
-            empty = torch.empty(0, dtype=torch.float32, device="cpu")
-            self.register_buffer(name, empty, persistent=False)
-
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weight, known after registration."""
         return self._like.dtype
 
-    def _take(self, W: Tensor) -> bool:
-        """Check the kind of a weight, and store its layout if it is the first one; return whether it is."""
+    def _take(self, W: Tensor) -> tuple[Tensor, bool]:
+        """Check the kind of a weight, and store its layout if it is the first one.
+
+        Returns:
+            The matrices of the weight, and whether it is the first one.
+        """
         check_matrix(W, type(self).__name__, self.least_dims)
-        check_not_swapped(type(self).__name__)
+        self._check_not_swapped()
         is_registered = isinstance(W, nn.Parameter)  # Assigned weights are plain tensors.
         if is_registered:
             self._check_unused()
             vars(self)["_shape"] = None
         self._check_same_kind(W)
         layout = self._layout_of(W)
-        if self._shape is not None or (self._is_after and not is_registered):
-            return False
-        vars(self)["_layout"] = layout
-        self._become_like(W)
-        return True
+        is_first = self._shape is None and (is_registered or not self._is_after)
+        if is_first:
+            vars(self)["_layout"] = layout
+            self._become_like(W)
+        return self._matrices(W.detach()), is_first
 
-    def _split(self, W: Tensor) -> Tensor:
-        """Return the matrices of a weight of the registered shape."""
-        return W if self._layout == PLAIN else self._layout.split(W)
+    def _matrices(self, W: Tensor) -> Tensor:
+        """Return the matrices of a weight of the registered shape, in single precision or better."""
+        X = W if self._layout == PLAIN else self._layout.split(W)
+        return at_least_float32(X) if X.dtype in HALF else X
 
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the originals as :meth:`reference` gets them."""
         if self._is_after and len(originals) == 1:
-            return (self._split(at_least_float32(originals[0])),)
+            return (self._matrices(originals[0]),)
         for t in originals:
             if t.dtype in HALF:
                 return tuple(map(at_least_float32, originals))
@@ -170,7 +167,7 @@ class OfWeight(nn.Module):
     def _check_same_kind(self, W: Tensor) -> None:
         """Raise before anything changes; PyTorch would notice these errors only afterwards."""
         name = type(self).__name__
-        if is_wrapped(W):
+        if torch._C._are_functorch_transforms_active():
             raise ValueError(
                 f"{name}: expected the original tensors, got the weight itself inside a transform of "
                 f"torch.func.{_FUNCTIONAL_CALL}"
@@ -203,10 +200,69 @@ class OfWeight(nn.Module):
                 f"gates={self.gates}. Multiply by the weight instead."
             )
 
+    def _check_not_swapped(self) -> None:
+        """Raise if ``torch.func.functional_call`` assigns the weight, whose gradient PyTorch's setter drops.
+
+        An assignment ``layer.weight = W`` calls the same setter; only the caller differs.
+
+        Raises:
+            ValueError: If so.
+        """
+        frame = sys._getframe(1)
+        for _ in range(_CALLS):
+            if frame.f_code is accessor.swap_tensor.__code__:
+                break
+            if frame.f_back is None:
+                return
+            frame = frame.f_back
+        else:
+            return
+        name = frame.f_locals["name"]
+        weight = frame.f_locals["module"].parametrizations[name]
+        originals = [""] if weight.is_tensor else range(weight.ntensors)
+        keys = ", ".join(f"'parametrizations.{name}.original{i}'" for i in originals)
+        raise ValueError(
+            f"{type(self).__name__}: expected the originals of the weight from torch.func.functional_call, "
+            f"got a tensor for the weight itself, {name!r}, which PyTorch would detach: its gradient would "
+            f"be lost. Pass {keys} with the same prefix instead of {name!r}."
+        )
+
     def _layout_of(self, W: Tensor) -> Layout | Slices:
-        is_swapped = self.transposed and self.convolutions == "entries"
-        name = type(self).__name__
-        return layout_of(W, name, self.shapes, self.gates, self.kernel_dims, is_swapped)
+        """Return how a weight holds its matrices; raise if the constraint does not take them.
+
+        Raises:
+            NotAMatrixError: If the weight has fewer dimensions than its kernel and matrix need.
+            NotSquareError: If the matrices have to be square and are not, or the rows do not fit the gates.
+        """
+        name, shape, gates, kernel_dims = type(self).__name__, tuple(W.shape), self.gates, self.kernel_dims
+        if W.ndim < 2 + kernel_dims:
+            raise NotAMatrixError(
+                f"{name}: expected a weight with {kernel_dims} spatial dimensions, got shape {shape}. "
+                "Leave kernel_dims to spectral_param.constrain."
+            )
+        rows, columns, *kernel = shape[W.ndim - kernel_dims - 2 :]
+        m = rows // gates
+        is_swapped, is_square = self.transposed and self.convolutions == "entries", self.shapes == "square"
+        if is_swapped:
+            m, columns = columns, m
+        n = columns * math.prod(kernel)
+        if n == 1 and W.ndim > 2 and not kernel_dims:
+            # A vector counts as one row: as a batch of columns, each of its numbers would be constrained
+            # separately.
+            raise NotSquareError(
+                f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
+                "1 has. Use spectral_param.constrain, which knows kernels."
+            )
+        if rows % gates or (is_square and gates > 1 and m != n):
+            raise NotSquareError(no_stack(name, shape, gates, "n" if is_square else "m"))
+        if is_square and m != n:
+            raise NotSquareError(
+                f"{name}: expected a square weight (..., n, n), got shape {shape}. Only square matrices have "
+                "eigenvalues. For a weight of any shape take a constraint on singular values: ScaledCayley "
+                "or Householder, with which they are 1, SingularValues, with which they lie in an "
+                "interval, or SpectralNorm, a bound on the largest; for rows of sum 1 take Stochastic."
+            )
+        return Layout(gates, tuple(kernel), self.shapes == "tall" and m < n, is_swapped)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -6,7 +6,7 @@ FAULTS = (
     Fault(
         "functional_call: the weight's own name detaches it in silence",
         "spectral_param/_parametrizations/weight.py",
-        "        check_not_swapped(type(self).__name__)\n",
+        "        self._check_not_swapped()\n",
         "",
         "functional_call",
     ),
@@ -97,8 +97,8 @@ FAULTS = (
     Fault(
         "swapped: rows of a transposed convolution are its inputs",
         "spectral_param/_parametrizations/weight.py",
-        'is_swapped = self.transposed and self.convolutions == "entries"',
-        "is_swapped = False",
+        'is_swapped, is_square = self.transposed and self.convolutions == "entries",',
+        "is_swapped, is_square = False,",
         "entries",
     ),
     Fault(

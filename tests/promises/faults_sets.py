@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "beyond: an original outside its bound stays there",
-        "spectral_param/_parametrizations/measured.py",
+        "spectral_param/_parametrizations/bound.py",
         "                    T.copy_(W)\n",
         "                    T.copy_(T)\n",
         "rebase",
@@ -69,15 +69,15 @@ FAULTS = (
     Fault(
         "state: a refused assignment leaves what it has begun to change",
         "spectral_param/_parametrizations/in_set.py",
-        "        trial: InSet = frozen(self, tensor=as_it_is)\n",
+        "        trial: InSet = frozen(self, shares_buffers=True)\n",
         "        trial: InSet = self\n",
         "refused_assignment",
     ),
     Fault(
         "reopened: a distance is judged with an open latch",
-        "spectral_param/_parametrizations/spectral_radius.py",
-        "return self.latched.real > 0.5",
-        "return self.latched.real > 2",
+        "spectral_param/_parametrizations/bound.py",
+        "closed = self.latched.real > 0.5",
+        "closed = self.latched.real > 2",
         "latch",
     ),
     Fault(

@@ -10,4 +10,11 @@ FAULTS = (
         "        shard = w.weight.shape, w.placed.groups\n",
         "tall_and_wide",
     ),
+    Fault(
+        "all-at-once: one call puts back all weights of a set, however much memory that takes",
+        "spectral_param/_held/hooks.py",
+        "_BATCH // group[0].weight.numel()",
+        "_BATCH * group[0].weight.numel()",
+        "limited_size",
+    ),
 )

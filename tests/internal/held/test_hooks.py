@@ -35,3 +35,18 @@ def test_tall_and_wide_weights_of_one_set_are_put_back_together(monkeypatch) -> 
     optimizer.step()
     assert len(calls) == 1
     assert set(sp.violation(model).values()) == {0.0}
+
+
+def test_weights_of_one_set_are_put_back_in_calls_of_limited_size(monkeypatch) -> None:
+    counts, after_step = [], hooks.after_step
+    monkeypatch.setattr(
+        hooks, "after_step", lambda weights, X: counts.append(len(X)) or after_step(weights, X)
+    )
+    monkeypatch.setattr(hooks, "_BATCH", 2 * 36 + 5)
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(5)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    sp.constrain(model, "*.weight", sp.ScaledCayley(), optimizer=optimizer)
+    model(torch.randn(2, 6)).square().sum().backward()
+    optimizer.step()
+    assert counts == [2, 2, 1]
+    assert set(sp.violation(model).values()) == {0.0}

@@ -31,4 +31,11 @@ FAULTS = (
         "    return near\n",
         "every_set and singular",
     ),
+    Fault(
+        "own-bound: a batch of matrices has one bound in diagonal coordinates",
+        "spectral_param/_parametrizations/lyapunov_form.py",
+        "        bounds = self._bound_for(exact).expand(W.shape[:-2]).reshape(-1).tolist()\n",
+        "        bounds = self._bound_for(exact).reshape(1).tolist()\n",
+        "its_own_bound",
+    ),
 )

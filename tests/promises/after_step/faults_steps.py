@@ -85,7 +85,7 @@ FAULTS = (
     Fault(
         "old-norm: a checkpoint that is loaded is rescaled to the norm before",
         "spectral_param/_parametrizations/placed.py",
-        "            self.constraint._renew(is_first=True)\n",
+        "            self.constraint._renew()\n",
         "",
         "present_takes",
     ),

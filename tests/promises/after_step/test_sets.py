@@ -87,6 +87,17 @@ def test_a_sign_holds_however_small_the_entry(shape, dtype, tiny) -> None:
     assert layer.weight[0, 1] == 0
 
 
+def test_each_matrix_of_a_batch_is_put_back_into_its_own_bound() -> None:
+    module, bounds = nn.Module(), torch.tensor([0.4, 0.9, 0.2])
+    module.weight = nn.Parameter(torch.randn(3, 5, 5))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    sp.constrain(module, "weight", sp.LyapunovForm(radius=bounds, metric="diagonal"), optimizer=optimizer)
+    (-module.weight.square().sum()).backward()
+    optimizer.step()
+    sizes = sp.functional.scaled_norm(module.weight.detach())
+    torch.testing.assert_close(sizes.float(), bounds, rtol=1e-4, atol=0)
+
+
 def test_complex_weights_gates_and_kernels() -> None:
     layer = nn.Linear(6, 8, dtype=torch.complex64)
     optimizer = torch.optim.AdamW(layer.parameters(), 1e-2)

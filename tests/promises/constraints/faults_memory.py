@@ -26,9 +26,9 @@ FAULTS = (
     ),
     Fault(
         "late-edit: the gradient of a read is that of what the buffers are later",
-        "spectral_param/_parametrizations/memory.py",
-        "    return t.detach().clone()\n\n\ndef frozen",
-        "    return t\n\n\ndef frozen",
+        "spectral_param/_parametrizations/in_set.py",
+        'content["_buffers"][name] = buffer.detach().clone()',
+        'content["_buffers"][name] = buffer',
         "after_an_edit",
     ),
     Fault(
