@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spectral_param._eigen.proof import TAU, VECTORS, Projected
-from spectral_param._matrices import Array, eigvalsh
+from spectral_param._matrices import Array
 
 # Columns of each block. A product with 16 columns costs hardly more than a product with a single vector,
 # because both read T once.
@@ -281,5 +281,8 @@ def _to_project_out(
     limit = float(largest_bound(found.theta, found.products, delta)[-1]) if found else 0.0
     if found is None or not limit > 0:
         return None
-    norm = math.sqrt(eigvalsh(found.onto @ found.onto.conj().T)[-1])
+    try:
+        norm = math.sqrt(np.linalg.eigvalsh(found.onto @ found.onto.conj().T)[-1])
+    except np.linalg.LinAlgError:
+        return None
     return Projected(found.onto, norm, found.modulus, delta, limit, float(rest[best]), size)
