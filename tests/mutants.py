@@ -235,10 +235,11 @@ class Trials(Forks):
 
     def _try(self, mutant: Mutant, names: list[str], reached: Any) -> str | None:
         """Return the first test that fails."""
+        if not names:
+            return None
         make(mutant)
         end = time.process_time() + SECONDS
-        if names:
-            signal.setitimer(signal.ITIMER_PROF, 20 + 10 * reached[names[0]][0])
+        signal.setitimer(signal.ITIMER_PROF, 20 + 10 * reached[names[0]][0])
         for (name, passed), following in zip(self.run(names), [*names[1:], None], strict=True):
             if not passed:
                 return name
