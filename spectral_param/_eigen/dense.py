@@ -4,9 +4,9 @@ The leading eigenvalue λ has the largest modulus, or the largest real part. A m
 power of two. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. For larger n, λ is chosen
-   from all eigenvalues, and inverse iteration gives its vectors. For large matrices, and for batches, all
-   eigenvalues and the vectors are computed in the precision of T; λ is then the two-sided Rayleigh quotient,
-   whose error is the product of both residuals.
+   from all eigenvalues, and inverse iteration gives its vectors. From n = 96 on in single precision, and for
+   batches of more than 16 matrices, all eigenvalues and the vectors are computed in the precision of T; λ is
+   then the two-sided Rayleigh quotient, whose error is the product of both residuals.
 2. Residuals and the condition of λ prove that λ is simple, and larger than its rounding error.
 3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
    units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.

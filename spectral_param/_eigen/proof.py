@@ -46,8 +46,8 @@ together. Let θ_1 be the Ritz value of largest modulus, let P be scaled so that
 ≤ M for |z| ≥ 1 - δ. Two curves prove ρ(P) to within δ, for every P, normal or not:
 
 - |z| = 1 + δ and all z beyond: no eigenvalue is larger.
-- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or |z| = 1 - δ: P has as many eigenvalues
-  outside this circle as diag(θ), however close to each other they are.
+- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or, in place of this curve,
+  |z| = 1 - δ: P has as many eigenvalues outside this circle as diag(θ), however close to each other they are.
 
 The b_j of (4) come from the columns of A^j Z. Rounding errors of P and its products are not covered. If such
 an error can move an eigenvalue by more than δ, the eigenvalue is uncertain here as in LAPACK.

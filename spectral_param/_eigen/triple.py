@@ -111,7 +111,7 @@ def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  #
 
 
 def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
-    """Return D⁻¹WD of rows and columns of similar size, and the diagonal of D, in double precision."""
+    """Return a D⁻¹WD with rows and columns of similar sizes, and the diagonal of D, in double precision."""
     host = W.detach().resolve_conj().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
     pairs = [
         balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))

@@ -57,10 +57,10 @@ def constrain(
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
-    In addition, ``constrain`` takes a pattern for several tensors and a list of constraints. It knows the
-    gates of LSTM and GRU, and which kernels are matrices. It chooses the initial weight, and refuses tensors
-    on which the constraint would not hold. The module's ``reset_parameters`` then also starts the weight
-    again, by :meth:`Parametrization.restart`.
+    In addition, ``constrain`` takes a pattern for several tensors and a list of constraints. It constrains
+    each gate of an LSTM or GRU by itself, and the kernels of convolutions as below. It chooses the initial
+    weight, and refuses tensors on which the constraint would not hold. The module's ``reset_parameters``
+    then also starts the weight again, by :meth:`Parametrization.restart`.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)

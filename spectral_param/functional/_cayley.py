@@ -146,7 +146,7 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
         half += gram
     half.reshape(-1)[:: n + 1] += 0.5
     norm = math.sqrt(np.vdot(half, half))
-    # LAPACK's columns are rows here: the transposed matrix is inverted, in place.
+    # LAPACK stores a matrix by columns, torch by rows: so LAPACK inverts the transposed matrix, in place.
     kind = half.dtype.type
     factors, pivots, failed = _FACTOR[kind](half.T, overwrite_a=True)
     if failed:

@@ -19,8 +19,9 @@ The minimum over (d, u), for growing t, of
 follows the least u = log ‖A‖². The second term is Σ_k e^(-ku) tr (AᵀA)^k / k. The Schatten norms are convex
 in d, as the spectral norm is, and even log-convex, so (1) is convex. At the minimum of (1) the derivative for
 u gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
-of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. With tr (AᵀA)^k ≤ n ‖A‖^2k, u exceeds the
-least log ‖A‖² by at most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
+of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. At the minimum, log tr (AᵀA)^k = k u + log
+w_k. At the d of the least norm, log tr (AᵀA)^k ≤ k log ‖A‖² + log n. So u exceeds the least log ‖A‖² by at
+most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
 
 Let the A of (1) be divided by e^(u/2), R = (I - AᵀA)⁻¹, L = (I - AAᵀ)⁻¹ = I + A R Aᵀ and B = LA = AR. From
 dA = E A - A E - A du/2 for E = diag(dd) follow the gradient of -log det and its second derivatives,
@@ -176,7 +177,7 @@ def _balanced(W: Any, c: float) -> Array:
 
 
 class _Norm:
-    """The barrier -log det(I - e^(-u) AᵀA)."""
+    """The barrier -log det(I - e^(-u) AᵀA) in (1), for the A of a d."""
 
     def __init__(self, W: Any) -> None:
         self.W = W

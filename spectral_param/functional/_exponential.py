@@ -190,7 +190,7 @@ def _by_schur_form(A: Tensor) -> Tensor:
 
 @full_precision
 def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
-    """Return the exponential of real skew-symmetric matrices, orthogonal to rounding for every norm.
+    """Return the exponential of real skew-symmetric matrices, orthogonal up to rounding for every A.
 
     For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
     rotations. The derivatives come from :func:`exponential`, with an error proportional to the norm.

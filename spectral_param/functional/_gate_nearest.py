@@ -1,15 +1,16 @@
-r"""The nearest weights with a proven rate, for a given GRU or LSTM.
+r"""For a given GRU or LSTM, the nearest weights for which a contraction rate r is proven.
 
-For a fixed scaling d the proof is one inequality h_i <= r for each unit i, which depends only on the rows of
-this unit: of \|U\| in all gates, and of \|W\| and b in the gate that holds the state (``_comparison.py`` has
-the comparison functions). So the nearest member for this d is found unit by unit. Let X be these numbers for
-the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂h/∂X, 0), without the maximum for b, for the λ
->= 0 with h(X) = r. Each sweep takes the slopes at the X where the last sweep ended, and finds λ by bisection.
-The outer search is over log d, by L-BFGS: the slope of half the squared distance is Σ_i λ_i ∂h_i/∂ log d.
+For a fixed scaling d the proof is one inequality g_i <= r for each unit i, with the comparison functions g_i
+of ``_comparison.py``. Here g_i depends only on the rows of unit i: of \|U\| in all gates, and of \|W\| and b
+in the gate that holds the state (z of a GRU, f of an LSTM). So the nearest member for this d is found unit by
+unit. Let X be these numbers for the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂g/∂X, 0),
+without the maximum for b, for the λ >= 0 with g(X) = r. Each sweep takes the slopes at the X where the last
+sweep ended, and finds λ by bisection. The outer search is over log d, by L-BFGS: the slope of half the
+squared distance is Σ_i λ_i ∂g_i/∂ log d.
 
 The unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. With
 forget gates of at most f̄, and with the part R of δc⁺ that comes from differences of h, the least d_c with
-δc⁺ <= r d_c is R/(r - f̄), and so h = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
+δc⁺ <= r d_c is R/(r - f̄), and so g = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
 
 The set is not convex, so the result is a local optimum.
 """
@@ -227,13 +228,13 @@ class _Search:
 
 
 def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
-    """Return h of a layer; h <= r for all units proves the rate r."""
+    """Return the comparison function g(X, log d) of a layer; g_i <= r for all units i proves the rate r."""
     n, gates = layer.units, len(layer.hidden) // layer.units
     bound = layer.input_bound if math.isfinite(layer.input_bound) else 0.0
     candidate = torch.from_numpy(np.abs(layer.candidate_bias))
 
     def parts(X: Tensor, log_d: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        r"""Return (\|U\| d)/d and the sums of rows of \|U\|, by gates, and the argument of z or f."""
+        r"""Return (\|U\| d)/d and row sums of \|U\| for each gate, and a bound of the argument of z or f."""
         d = log_d.exp()
         U = [X[:, k * n : (k + 1) * n] for k in range(gates)]
         sums = [each.sum(dim=1) for each in U]
@@ -251,7 +252,7 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
         (i, f, g, o), _, argument = parts(X, log_d)
         held = torch.sigmoid(argument)
         R = _largest(i / 4, g) + (1 + argument.clamp(max=50).exp()) * f / 4
-        # h for a gate that reaches the rate: a number larger than any rate, which increases with the gate.
+        # g of a unit whose forget gate reaches the rate: larger than any rate, and increasing with the gate.
         outside = 1e3 + argument + R
         return torch.where(held < rate, rate * R / (rate - held).clamp(min=1e-9) + o / 4, outside)
 

@@ -21,8 +21,8 @@ from spectral_param.functional._recurrent_modules import check_input_bound, refu
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
 # Relative margins between the rates of single layers and the requested rate, tried in order; 0 for one layer.
-# If several stacked layers reach a rate, their common rate is slightly larger. Bisection finds the margin to
-# ``_CLOSE``, between the last two tried.
+# If each of several stacked layers has a rate, the rate proven for all of them is slightly larger. Bisection
+# finds the margin to ``_CLOSE``, between the last two tried.
 _MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 

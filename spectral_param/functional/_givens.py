@@ -172,7 +172,7 @@ class _Stages(NamedTuple):
 
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
     rotations = num_rotations(n, layers, "rectangular")
-    # With an even K, all groups of layers and all windows begin with the same kind of rotation.
+    # K is even, so that all groups of K layers, and all windows of 2K coordinates, begin with the same pairs.
     K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)

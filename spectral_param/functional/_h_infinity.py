@@ -64,7 +64,7 @@ def h_infinity(system: System, continuous: bool = False) -> float:
     """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
-    if not any(part.any() for part in system[:3]):  # A constant gain: scipy may add a zero state.
+    if not any(part.any() for part in system[:3]):  # A constant gain: scipy gives it one state, with zeros.
         return _norm(system.D)
     A, d = balanced(system.A)
     size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.

@@ -88,8 +88,9 @@ class LyapunovCertificate(NamedTuple):
     """A quadratic form that proves a matrix stable.
 
     Attributes:
-        form: Hermitian positive definite M with WᴴMW ≤ r²M, ``(..., n, n)``; in continuous time
-            MW + WᴴM ≤ 2aM. For a diagonal metric M is diagonal, Θ². NaN where no form was found.
+        form: Hermitian positive definite M with WᴴMW ≤ r²M for the radius r, ``(..., n, n)``; in
+            continuous time MW + WᴴM ≤ 2aM for the abscissa a. For a diagonal metric M is diagonal, Θ².
+            NaN where no form was found.
         growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
             Infinite where no form was found.
     """
