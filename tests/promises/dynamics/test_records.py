@@ -85,7 +85,9 @@ def test_one_step_of_the_input_is_forecast_from_where_it_was_seen(rows, at, nois
     assert relative(forecast(model, truth, other, 50, 200), truth[50:250]) < 0.05
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(400, 0.03), (320, 0.01)])
+@pytest.mark.parametrize(
+    ("rows", "noise"), [(320, 0.01), pytest.param(400, 0.03, marks=pytest.mark.nightly)]
+)
 def test_steps_of_which_each_block_has_its_own_are_fitted_with_a_word(rows, noise):
     """One block is left that could judge, which is none: all do, and the fit says that it knows no better."""
     rng, block = np.random.default_rng(3), rows // 4
@@ -271,7 +273,7 @@ def rung(frequencies, damping, sensors, rows, noise, seed, dt=0.01):
     [
         ((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03, 8),
         ((2.5, 13.0), 0.015, 1, 400, 0.02, 10),
-        ((4.0, 11.0, 23.0), 0.01, 3, 2500, 0.04, 8),
+        pytest.param((4.0, 11.0, 23.0), 0.01, 3, 2500, 0.04, 8, marks=pytest.mark.nightly),
     ],
 )
 def test_damping_of_states_that_hold_noise_alone_is_not_read_in_silence(
