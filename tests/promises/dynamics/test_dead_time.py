@@ -237,9 +237,16 @@ def test_a_fit_without_feedthrough_names_it_where_inputs_explain_little():
     assert model.forecast_error_["model"].max() < 0.02
 
 
-@pytest.mark.parametrize("kind", ["step", "impulse"])
 @pytest.mark.parametrize(
-    "options", [{"states": 2}, {"states": "auto"}, {"states": 2, "noise": "measurement"}]
+    ("options", "kind"),
+    [
+        ({"states": 2}, "step"),
+        ({"states": "auto"}, "impulse"),
+        ({"states": 2, "noise": "measurement"}, "step"),
+        pytest.param({"states": 2}, "impulse", marks=pytest.mark.nightly),
+        pytest.param({"states": "auto"}, "step", marks=pytest.mark.nightly),
+        pytest.param({"states": 2, "noise": "measurement"}, "impulse", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_recording_that_begins_with_a_step_or_an_impulse_needs_rows_of_rest(kind, options):
     rng = np.random.default_rng(0)

@@ -50,7 +50,7 @@ def test_bands_cover_what_they_say_at_every_lead(states, coverage, interval):
 @pytest.mark.parametrize(
     ("kwargs", "before", "width", "radius"),
     [
-        ({"noise": "auto"}, 40, 2, 0.97),
+        pytest.param({"noise": "auto"}, 40, 2, 0.97, marks=pytest.mark.nightly),
         ({"delays": 3, "noise": "process"}, 100, 4, 0.9),
         ({}, 15, 1, 1.0),
     ],

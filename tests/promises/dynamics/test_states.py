@@ -105,7 +105,9 @@ def test_a_filter_forgets_within_the_rows(seed):
 
 
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
-@pytest.mark.parametrize(("pieces", "rows", "outputs"), [(28, 6, 1), (70, 8, 2)])
+@pytest.mark.parametrize(
+    ("pieces", "rows", "outputs"), [(28, 6, 1), pytest.param(70, 8, 2, marks=pytest.mark.nightly)]
+)
 def test_many_short_recordings(pieces, rows, outputs):
     """Some are of one window for the longest past and future that all of them allow together."""
     Y, U, _ = plant(pieces * rows)
@@ -377,7 +379,8 @@ def test_input_delays_go_with_the_choice():
 
 
 @pytest.mark.parametrize(
-    ("states", "outputs", "inputs", "rows", "seed"), [(6, 1, 1, 40, 1), (10, 3, 0, 50, 3)]
+    ("states", "outputs", "inputs", "rows", "seed"),
+    [(6, 1, 1, 40, 1), pytest.param(10, 3, 0, 50, 3, marks=pytest.mark.nightly)],
 )
 def test_too_few_rows_to_choose_the_order_are_said_and_the_remedy_works(states, outputs, inputs, rows, seed):
     rng = np.random.default_rng(seed)
