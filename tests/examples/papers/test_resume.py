@@ -202,6 +202,7 @@ def _saved(change):
     ],
     ids=["text", "truncated", "list", "no state", "no sessions", "other network", "other optimizer"],
 )
+@pytest.mark.turns(3)
 def test_broken_checkpoint_is_named(spoil, message, tmp_path, capsys) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 1")))
     assert cli.main(options) == 0

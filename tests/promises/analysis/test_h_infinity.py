@@ -193,6 +193,7 @@ def test_real_poles_with_zeros_at_both_ends_of_the_frequencies(zeros, poles, gai
 
 
 @pytest.mark.parametrize("kind", ["butter", "cheby1", "ellip"])
+@pytest.mark.turns(3)
 def test_filters_have_the_norm_of_their_passband(kind) -> None:
     options = {"butter": {}, "cheby1": {"rp": 1.0}, "ellip": {"rp": 1.0, "rs": 40.0}}[kind]
     for band in ((0.1, 1e3), (20.0, 2e4), (0.9, 1.1)):

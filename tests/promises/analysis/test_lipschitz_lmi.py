@@ -59,6 +59,7 @@ def test_no_pattern_of_slopes_exceeds_it_and_it_does_not_exceed_the_product(size
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.2])
+@pytest.mark.turns(2)
 def test_the_number_of_a_he_network_is_clearly_less_than_the_product(slope) -> None:
     model = dense((20, 30, 30, 30, 10), nn.LeakyReLU(slope))
     product, closed = lipschitz(model), lipschitz(model, method="lmi")
@@ -97,6 +98,7 @@ def semidefinite(cp, weights, low, high):
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.2])
+@pytest.mark.turns(3)
 def test_after_steps_it_is_the_number_of_a_semidefinite_solver(slope) -> None:
     cp = pytest.importorskip("cvxpy")
     for sizes in ((4, 8, 3), (3, 6, 6, 4)):
@@ -179,6 +181,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.turns(2)
 def test_networks_of_other_layers_are_never_below_an_attack(name) -> None:
     model, shape = NETWORKS[name]
     for module in model.modules():

@@ -39,6 +39,7 @@ def test_one_linear_unit_is_measured_exactly() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.turns(2)
 def test_rates_are_those_of_runs_by_hand(kind) -> None:
     torch.manual_seed(1)
     net, x = kind(3, 5, 2), torch.rand(12, 2, 3)

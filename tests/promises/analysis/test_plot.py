@@ -85,6 +85,7 @@ def test_every_plot_has_a_case_here() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.turns(3)
 def test_draws_on_the_given_axes(name) -> None:
     figure, (first, second) = plt.subplots(1, 2)
     assert getattr(analysis, name)(*CASES[name](), ax=second) is second
@@ -96,6 +97,7 @@ def test_draws_on_the_given_axes(name) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.turns(3)
 def test_makes_axes_where_none_are_given(name) -> None:
     axes = getattr(analysis, name)(*CASES[name]())
     assert isinstance(axes, mpl.axes.Axes)

@@ -57,6 +57,7 @@ def test_overflow_is_infinite() -> None:
 
 
 @pytest.mark.parametrize(("eigenvalue", "c"), [(0.0, 2.5), (0.5, 8.0), (-0.9, 1e4), (0.6j, 8.0)])
+@pytest.mark.turns(2)
 def test_kreiss_constant_of_a_jordan_block(c, eigenvalue) -> None:
     """[λ, c; 0, λ] has K = c/4δ + δ/c with δ = 1 - |λ|, for c >= 2δ."""
     W = torch.tensor([[eigenvalue, c], [0, eigenvalue]], dtype=torch.complex128)

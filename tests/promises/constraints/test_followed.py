@@ -94,6 +94,7 @@ def test_norm_that_is_followed_is_proven_for_a_vector_that_turns() -> None:
 
 
 @pytest.mark.parametrize("basis", ["own", "random"])
+@pytest.mark.turns(2)
 def test_radius_that_is_followed_is_that_of_a_chain_which_closes(basis) -> None:
     """An entry of 0.03 moves eigenvalues from 0 to 1.18, outside of all that was known before."""
     n, k = 100, 8

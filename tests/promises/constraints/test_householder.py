@@ -141,6 +141,7 @@ def test_the_identity_can_be_trained(dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.turns(2)
 def test_training_reaches_an_orthogonal_target(dtype) -> None:
     n = 8
     target = orthogonal((n, n), dtype)

@@ -136,6 +136,7 @@ def test_a_product_of_60_has_the_norm_1(dtype, size) -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 6.0, 200.0])
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(size) -> None:
     """Of one matrix, of a batch, and of logits beyond the limit."""
     T = size * normal((2, 3, 3), torch.float64, 4) / 3

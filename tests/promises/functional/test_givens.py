@@ -76,6 +76,7 @@ def test_against_explicit_rotations(case, dtype, seed) -> None:
         (4, 2, "fft", torch.float64),
     ],
 )
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(n, layers, order, dtype) -> None:
     theta, phi, d = sample(n, layers, order, dtype)
     h = torch.randn(2, n, dtype=dtype)

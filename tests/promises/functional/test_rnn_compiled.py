@@ -32,6 +32,7 @@ def gradients(function, args):
         ("relu", torch.float64, [2, 1], {}),
     ],
 )
+@pytest.mark.turns(2)
 def test_one_operator_with_the_same_results(nonlinearity, dtype, sizes, options) -> None:
     args = arguments(dtype, sizes, nonlinearity)
 

@@ -83,6 +83,7 @@ def feasible(W, r):
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("n", [3, 8, 20])
+@pytest.mark.turns(2)
 def test_against_a_semidefinite_solver(n) -> None:
     W = normal((n, n), torch.float64, n).numpy() * np.exp(np.linspace(-1, 1, n))
     low, high = scaled_norm(W).item() * np.array([1 - 1e-4, 1 + 1e-4])

@@ -103,6 +103,7 @@ def test_shapes_are_those_of_torch() -> None:
 
 
 @every_variant
+@pytest.mark.turns(2)
 def test_two_states_never_move_apart_in_training(options) -> None:
     torch.manual_seed(0)
     net = built(options, layers=1)

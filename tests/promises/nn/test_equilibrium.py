@@ -57,6 +57,7 @@ def size_of(made, x, z):
 
 
 @pytest.mark.parametrize("seed", by_turns(range(200), 37))
+@pytest.mark.turns(3)
 def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
     for dtype in (torch.float32, torch.float64):
         made, x = layer(seed, dtype=dtype)
@@ -71,6 +72,7 @@ def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
 
 
 @pytest.mark.parametrize("seed", by_turns(range(200), 37))
+@pytest.mark.turns(3)
 def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
     made, x = layer(seed, size=1.5)
     x.requires_grad_()
@@ -85,6 +87,7 @@ def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", *by_turns(["relu", "softplus", "leaky_relu"], 3)])
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
     torch.manual_seed(0)
     made = sp.nn.Equilibrium(2, 2, nonlinearity=nonlinearity, dtype=torch.float64)

@@ -95,6 +95,7 @@ def test_radius_and_departure_reach_the_blocks() -> None:
 
 
 @pytest.mark.parametrize("rebase_every", [None, 1])
+@pytest.mark.turns(2)
 def test_exp_rnn_stays_orthogonal_and_learns(rebase_every) -> None:
     rnn = sp.nn.ExpRNN(2, 12, angles="cayley", dtype=torch.float64)
     before = rnn.cells[0].weight_hh.detach().clone()

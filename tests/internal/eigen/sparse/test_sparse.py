@@ -49,6 +49,7 @@ def test_of_each_kind_it_is_right(dense, rng, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "complex", "scale-free, directed", "mostly forward"])
+@pytest.mark.turns(2)
 def test_hundreds_of_nodes_are_proven(kind, rng, no_lapack) -> None:
     T = KINDS[kind](400, rng)
     assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)

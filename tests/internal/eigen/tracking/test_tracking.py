@@ -32,6 +32,7 @@ def dense_calls(monkeypatch):
     ("name", "most"),
     [("overtaken", 2), ("drift", 12), ("crowded", 4)],
 )
+@pytest.mark.turns(2)
 def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
     """A solver that always fell back would pass every other test here."""
     path = getattr(Paths(N, torch.float32), name)
@@ -157,6 +158,7 @@ def test_entries_next_to_the_largest_number(dtype, dense_calls) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.turns(2)
 def test_following_goes_on_after_a_jump(dtype, dense_calls) -> None:
     """A failed attempt asks for more sweeps, not for the same few again."""
     rng, state = np.random.default_rng(0), None
