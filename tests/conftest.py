@@ -38,8 +38,8 @@ def covering(cases: list[set[Hashable]]) -> set[int]:
 def often(cases: list[pytest.Function]) -> set[int]:
     """Return which cases of a test a default run has, always the same.
 
-    One of each n with ``pytest.mark.turns(n)``. Where several decorators of parametrize multiply, so many cases
-    that each value of each decorator occurs.
+    One of each n with ``pytest.mark.turns(n)``. Where decorators of parametrize multiply, so many that each
+    value of each decorator occurs.
     """
     turns = cases[0].get_closest_marker("turns")
     if turns is not None:

@@ -9,7 +9,7 @@ from spectral_param.testing import Trial, conformance
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.properties import FACTOR
 
-# What takes long for what it finds: searches for originals of matrices of which other modes have had the like.
+# What takes long for what it finds: searches for originals of matrices like those of other modes.
 _MODES = ("present", "growth", "contraction", "abscissa", "abscissa-present", "abscissa-growth")
 LONG = (
     "BoundedGain-radius-set",
@@ -34,8 +34,17 @@ COMPILED = (
     "SpectralRadiusNorm",
     "Stochastic",
 )
-# Of reads, memory and storage, which a mode seldom has a part in: of variants every second one.
-SELDOM = ("averaging", "gradient_of_the_read", "state_dict", "write_during_a_read")
+# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every second one.
+SELDOM = (
+    "averaging",
+    "gradient_of_the_read",
+    "half_and_back",
+    "nan",
+    "nan_in_a_batch",
+    "repeated_reads",
+    "state_dict",
+    "write_during_a_read",
+)
 
 
 def trials() -> list[object]:
@@ -54,7 +63,7 @@ def kind_of(trial: Trial) -> tuple[object, ...]:
     case, check = trial.case, trial.check
     if case.variant:
         return case.name, str(check)
-    is_batch = "shape" in check.axes and len(trial.shape) > 2
+    is_batch = "shape" in check.axes and "few" not in check.axes and len(trial.shape) > 2
     if trial.shape in case.rectangles:
         return case.name, str(check), is_batch, "rectangle"
     has_gates = "gates" in check.axes and trial.shape[-2] != trial.shape[-1]

@@ -129,6 +129,7 @@ def test_bad_input_is_refused(name, parts) -> None:
         h_infinity(*parts)
 
 
+@pytest.mark.nightly
 def test_coordinates_of_the_state_do_not_matter() -> None:
     """Also where they are so skew that entries of B are 1e5 times those of the result."""
     rng = np.random.default_rng(0)
@@ -144,6 +145,7 @@ def test_coordinates_of_the_state_do_not_matter() -> None:
         assert h_infinity(*skew) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_slow_and_fast_poles_in_one_system() -> None:
     """Against norms at frequencies near each of the poles, from 1e-8 of the circle to its centre."""
     rng = np.random.default_rng(0)
@@ -211,6 +213,7 @@ def test_filters_have_the_norm_of_their_passband(kind) -> None:
                 assert found == pytest.approx(1.0, rel=1e-4 if narrow else 1e-9), (band, name, order)
 
 
+@pytest.mark.nightly
 def test_stiff_systems_whatever_their_units() -> None:
     """Poles from 1e-4 to 1e6, real and complex, and entries of B and C from 1e-4 to 1e4."""
     a, b, c = [-0.02, -3e5, -0.013], [3.2, -0.6, -2.1], [0.84, 0.3, 0.93]

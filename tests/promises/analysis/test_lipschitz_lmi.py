@@ -347,6 +347,7 @@ def test_bad_arguments_are_named(arguments, name) -> None:
         certified_radius(torch.randn(2, 4), model, **arguments)
 
 
+@pytest.mark.nightly
 def test_too_many_units_for_steps_are_refused_and_the_remedy_works() -> None:
     model = dense((2, 2001, 2), nn.ReLU())
     with refused("steps", "2000"):

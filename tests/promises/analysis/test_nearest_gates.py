@@ -85,6 +85,7 @@ def test_one_unit_is_the_nearest_of_a_grid() -> None:
     assert cell.bias_ih[1].item() - b == pytest.approx(cell.bias_hh[1].item())
 
 
+@pytest.mark.nightly
 def test_a_gate_that_no_scaling_closes_is_closed() -> None:
     net = network(nn.LSTM, 2, 1, closed=-6.0)
     with refused("rate", "forget"):

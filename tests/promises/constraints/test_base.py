@@ -203,6 +203,7 @@ def test_a_start_without_values() -> None:
                 assert no_values(module.weight)
 
 
+@pytest.mark.nightly
 def test_present_bounds_of_gates_under_fake_tensors() -> None:
     for make in (sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.LyapunovForm):
         with FakeTensorMode():

@@ -188,6 +188,7 @@ def heated(rows, seed, driving, noise):
         pytest.param("auto", 0.3, 0.0, 1, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.turns(2, first=1)
 def test_more_rows_to_begin_at_are_no_worse_and_the_error_is_the_one_that_is_told(
     kind, driving, noise, delays
 ):

@@ -35,6 +35,7 @@ def one_step(problem):
 
 
 @pytest.mark.parametrize(("slow", "fast", "rows", "lead"), [(0.04, 0.21, 700, 200), (0.06, 0.095, 900, 250)])
+@pytest.mark.turns(2)
 def test_one_sensor_without_noise_is_forecast_exactly(slow, fast, rows, lead):
     t = np.arange(rows + lead)
     X = (np.cos(slow * t) + 0.7 * np.cos(fast * t + 2))[:, None]
@@ -130,6 +131,7 @@ def test_inputs_that_do_not_excite_are_noticed_and_others_are_not(noise, kind):
         assert any("inputs" in str(w.message) and "vary more" in str(w.message) for w in caught) == heard
 
 
+@pytest.mark.nightly
 def test_transients_excite_what_a_sine_does_not():
     noisy, _, _ = chain(300, 0.01, 2)
     StableLinearModel(noise="measurement").fit(noisy, U=np.sin(0.4 * np.arange(300))[:, None])  # in silence
@@ -332,6 +334,7 @@ def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     assert seen >= {(None, "process"), (None, "measurement"), ("no change", "process"), ("drift", "process")}
 
 
+@pytest.mark.nightly
 def test_choice_forecasts_random_walks_about_as_well_as_no_change_does() -> None:
     walks = np.random.default_rng(0).standard_normal((60, 8)).cumsum(axis=0)
     with warnings.catch_warnings():
@@ -350,6 +353,7 @@ def two_sines(seed):
 
 
 @pytest.mark.parametrize("delays", [50, 40])
+@pytest.mark.turns(2)
 def test_delays_that_nearly_fill_the_rows_are_shrunk_and_said(delays):
     errors = []
     for seed in range(6):

@@ -111,6 +111,7 @@ def test_the_table_has_each_order_and_dead_time():
 
 
 @pytest.mark.parametrize(("lags", "outputs"), [(3, 1), (5, 2)])
+@pytest.mark.turns(2)
 def test_rows_of_inputs_may_be_given(lags, outputs):
     rng = np.random.default_rng(2)
     U = rng.standard_normal((500, 1))

@@ -104,6 +104,7 @@ def test_error_of_small_problems_is_that_of_a_long_search(continuous):
     assert fit.error <= best * (1 + 1e-6)
 
 
+@pytest.mark.nightly
 def test_a_smaller_radius_never_fits_better_and_more_steps_never_worse():
     X, Y = texture(5, 14, seed=1)
     errors = [fit_stable(X, Y, radius=radius).error for radius in (1.0, 0.99, 0.9, 0.5)]
@@ -123,6 +124,7 @@ def test_textures_end_far_below_clipping(seed):
 
 
 @pytest.mark.parametrize("samples", [60, 200])
+@pytest.mark.turns(2)
 def test_oscillators_in_continuous_time_end_far_below_shifting_and_clipping(samples):
     rng = np.random.default_rng(0)
     stiffness, I, zero = np.diag(rng.uniform(1, 10, 20)), np.eye(20), np.zeros((20, 20))
@@ -283,6 +285,7 @@ def test_ridge_makes_dependent_columns_possible_and_is_a_sum_of_squares():
 
 
 @pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.turns(2)
 def test_ridge_leaves_the_bound(continuous):
     X, Y = texture(5, 9, seed=0)
     kind = {"time": "continuous", "abscissa": -0.1} if continuous else {"radius": 0.7}

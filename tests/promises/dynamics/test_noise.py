@@ -120,6 +120,7 @@ def test_the_units_of_states_and_inputs_do_not_matter():
         assert np.abs(np.linalg.eigvals(model.A_)).max() <= 1 + 1e-12
 
 
+@pytest.mark.nightly
 def test_an_offset_is_found_about_a_point_far_from_zero():
     noisy, U, clean = chain(500, 0.02, 3)
     shift = np.array([50.0, -3.0, 7.0, 0.5])

@@ -92,6 +92,7 @@ def test_predictions_and_forecasts_are_nearly_as_good_as_those_of_the_true_syste
 
 
 @pytest.mark.parametrize("seed", [25, 156])  # of 300 and 307 rows
+@pytest.mark.turns(2)
 def test_a_filter_forgets_within_the_rows(seed):
     of = system(seed)
     Y, U = of.Y[: of.rows], of.U[: of.rows] if of.inputs is not None else None
@@ -172,6 +173,7 @@ def test_undriven_oscillations_in_noise_stay_on_the_circle():
 
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 @pytest.mark.parametrize("bound", [0.9, 1.0])
+@pytest.mark.turns(2)
 def test_the_bound_holds_and_the_filter_is_stable_on_any_recording(bound):
     rng = np.random.default_rng(3)
     for n in (1, 2, 3, 5):
@@ -413,6 +415,7 @@ def test_a_sine_slower_than_the_pasts_of_a_start_is_found(noise, period, rows, o
 
 
 @pytest.mark.parametrize(("period", "damping", "rows", "seed"), [(600, 0.05, 1500, 0), (300, 0.02, 3000, 1)])
+@pytest.mark.turns(2)
 def test_a_slow_mode_that_inputs_drive_has_its_damping(period, damping, rows, seed):
     z = np.exp(2 * np.pi / period * (-damping + 1j * np.sqrt(1 - damping**2)))
     rng = np.random.default_rng(seed)

@@ -113,6 +113,7 @@ def test_transforms_inside_a_compiled_function(transform) -> None:
     torch.testing.assert_close(compiled(W), function(W))
 
 
+@pytest.mark.nightly
 def test_a_callable_keeps_the_loop() -> None:
     args = arguments(torch.float64, [3] * 3, "tanh")
 

@@ -294,6 +294,7 @@ def test_autocast_does_not_reduce_the_precision_of_a_rotation() -> None:
     assert abs(torch.linalg.matrix_norm(merged) / torch.linalg.matrix_norm(W) - 1) < 1e-3
 
 
+@pytest.mark.nightly
 def test_an_adapted_model_compiles_whole() -> None:
     model, x, adapters = built("transposed")
     moved(adapters, 0.5)

@@ -39,6 +39,7 @@ def no_lapack(monkeypatch):
 
 
 @pytest.mark.parametrize("dense", [40, 500])
+@pytest.mark.turns(2)
 def test_of_each_kind_it_is_right(dense, rng, monkeypatch) -> None:
     monkeypatch.setattr(_paths, "SPARSE_DENSE", dense)
     for kind in KINDS:

@@ -128,6 +128,7 @@ def f(z, A, products, theta):
     return M * (products / abs(z - theta)).sum()
 
 
+@pytest.mark.nightly
 def test_eigenvalues_outside_the_discs_of_the_derivation() -> None:
     """Each eigenvalue of a random block matrix has f(z) >= 1 for the true M."""
     rng = np.random.default_rng(0)
