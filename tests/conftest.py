@@ -67,8 +67,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.nightly)
 
 
+def pytest_collection() -> None:
+    """Collect no garbage among thousands of tests and modules, which stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage look again at thousands of tests and at modules, which stay."""
+    """Let no collection of garbage look at them again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -252,8 +252,7 @@ OFTEN = [
 ]
 
 
-@pytest.mark.parametrize("name", by_turns(OFTEN, 2, ids=OFTEN))
-@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", by_turns(OFTEN, 4, ids=OFTEN))
 def test_derivatives_of_a_function_in_every_mode(name: str) -> None:
     f, x = flat(FUNCTIONS[name][0], *FUNCTIONS[name][1])
     check_derivative_modes(f, x)

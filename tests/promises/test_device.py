@@ -102,8 +102,7 @@ def test_training_resume_and_removal(case: Case) -> None:
         assert isinstance(there.weight, nn.Parameter)
 
 
-@pytest.mark.parametrize("case", by_turns(STEPS, 2, ids=(case.name for case in STEPS)))
-@pytest.mark.turns(3)
+@pytest.mark.parametrize("case", by_turns(STEPS, 6, ids=(case.name for case in STEPS)))
 def test_a_step_has_the_numbers_of_the_host(case: benchmark.Case) -> None:
     assert benchmark.compare(case, DEVICE) <= benchmark.TOLERANCE
 
@@ -130,7 +129,7 @@ def test_a_device_without_eigenvalues(name) -> None:
 
 
 @pytest.mark.parametrize("name", parametrized("constraint", "network", "model", "init"))
-@pytest.mark.turns(3)
+@pytest.mark.turns(2)
 def test_a_device_without_double_precision(name) -> None:
     """What needs it is computed on the host; the numbers are those of a model there, to single precision."""
     expected = on_the_host(name)

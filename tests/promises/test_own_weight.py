@@ -132,7 +132,6 @@ def hostile(n: int) -> dict[str, torch.Tensor]:
 def often(case: Case) -> bool:
     """Whether a case is no variant, or carries a form or coordinates of another kind."""
     kinds = (
-        "LyapunovForm-growth",
         "LyapunovForm-abscissa",
         "LyapunovForm-diagonal",
         "LyapunovForm-diagonal-abscissa",
@@ -149,7 +148,6 @@ def often(case: Case) -> bool:
         for case in (*CASES, *FROM_THE_START)
     ],
 )
-@pytest.mark.turns(2)
 def test_hostile_weights_are_not_enlarged_and_keep_their_own_value(case: Case) -> None:
     if torch.float32 not in case.dtypes:
         pytest.skip("Complex weights alone.")

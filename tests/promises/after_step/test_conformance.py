@@ -88,7 +88,6 @@ def train(module: Holder, optimizer: torch.optim.Optimizer) -> None:
 
 
 @every_pair
-@pytest.mark.turns(3)
 def test_the_weight_is_in_the_set_after_each_step_and_stays_what_it_is(case, shape, dtype) -> None:
     module, optimizer = held(case, torch.randn(shape, dtype=dtype))
     weight, memory = module.weight, module.weight.data_ptr()

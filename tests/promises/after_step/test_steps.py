@@ -150,8 +150,9 @@ def test_a_step_along_orthonormal_columns_keeps_the_determinant_at_any_rate(step
 
 
 MATRICES = [
-    torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)),
-    *(pytest.param(shape, marks=pytest.mark.nightly) for shape in ((5, 5), (9, 4), (4, 9), (70, 66))),
+    (5, 5),
+    pytest.param(torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)), marks=pytest.mark.nightly),
+    *(pytest.param(shape, marks=pytest.mark.nightly) for shape in ((9, 4), (4, 9), (70, 66))),
 ]
 
 

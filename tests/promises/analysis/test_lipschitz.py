@@ -236,8 +236,7 @@ def attacked(model, shape, steps=150):
     return best
 
 
-@pytest.mark.parametrize("name", by_turns(networks(), 2))
-@pytest.mark.turns(2)
+@pytest.mark.parametrize("name", by_turns(networks(), 4))
 def test_no_attack_finds_more(name) -> None:
     model, shape = networks()[name]
     model = model.double().eval()

@@ -38,8 +38,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", by_turns(CASES, 5))
-@pytest.mark.turns(2)
+@pytest.mark.parametrize("case", by_turns(CASES, 10))
 def test_the_rate_is_proven_and_less_is_lost_than_by_scaling(case) -> None:
     kind, n, layers, dtype, rate = case
     net = network(kind, n, layers, dtype, closed=4.0)

@@ -14,6 +14,7 @@ def constrained(weight: Tensor, constraint: nn.Module) -> Holder:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("constraint", [sp.SpectralRadiusNorm, sp.SpectralNorm])
+@pytest.mark.turns(1)
 def test_tracked_gradient_is_that_of_all_eigenvalues(constraint, dtype) -> None:
     """To √ε in double precision, from n = 96 on, along a path of steps."""
     n, steps = 100, 4

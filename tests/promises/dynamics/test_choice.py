@@ -303,9 +303,8 @@ def test_the_table_says_what_was_taken_and_why(noise, inputs):
 
 def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     rng, seen = np.random.default_rng(0), set()
-    noisy, U, _ = chain(120, 0.1, 1)
+    noisy, U, _ = chain(60, 0.1, 1)
     walk = np.cumsum(rng.standard_normal((80, 2)), axis=0)
-    slow = np.array([np.cumsum(0.9 ** np.arange(30) * rng.standard_normal(30))]).T
     apart = np.zeros((60, 3))
     for k in range(59):
         apart[k + 1] = np.array([0.9, -0.5, 0.2]) * apart[k] + rng.standard_normal(3)
@@ -315,14 +314,12 @@ def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for X, inputs, options in (
-            (noisy, U, {}),
-            (noisy[:60], None, {"offset": True, "delays": 2}),
+            (noisy, U, {"delays": 2}),
             (walk, None, {}),
-            (slow, None, {}),
             (apart, None, {"offset": True}),
             (ramp, None, {}),
             (circle, None, {}),
-            (noisy[:60, :1], U[:60], {"states": 2}),
+            (noisy[:, :1], U, {"states": 2}),
         ):
             model = StableLinearModel(noise="auto", lead=8, **options).fit(X, U=inputs)
             again = StableLinearModel(**model.choice_.params).fit(X, U=inputs)

@@ -240,8 +240,8 @@ def test_damping_is_that_of_a_known_matrix():
 @pytest.mark.parametrize(
     ("frequencies", "damping", "rows", "noise", "sensors", "dt", "forced"),
     [
-        ((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False),
-        pytest.param((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True, marks=pytest.mark.nightly),
+        ((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True),
+        pytest.param((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False, marks=pytest.mark.nightly),
     ],
 )
 def test_damping_is_found_within_its_deviations(frequencies, damping, rows, noise, sensors, dt, forced):

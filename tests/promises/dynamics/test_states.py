@@ -415,7 +415,6 @@ def test_a_sine_slower_than_the_pasts_of_a_start_is_found(noise, period, rows, o
 
 
 @pytest.mark.parametrize(("period", "damping", "rows", "seed"), [(600, 0.05, 1500, 0), (300, 0.02, 3000, 1)])
-@pytest.mark.turns(2)
 def test_a_slow_mode_that_inputs_drive_has_its_damping(period, damping, rows, seed):
     z = np.exp(2 * np.pi / period * (-damping + 1j * np.sqrt(1 - damping**2)))
     rng = np.random.default_rng(seed)

@@ -52,6 +52,7 @@ def test_blocks_without_a_way_back_have_the_norm_of_the_largest() -> None:
 
 @pytest.mark.parametrize("n", [9, 40, pytest.param(300, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("diagonal", [0.0, 0.1])
+@pytest.mark.turns(1)
 def test_a_triangular_matrix_its_transpose_and_its_rows_in_another_order(n, diagonal) -> None:
     """The least norm of Wᵀ, by Θ⁻¹, and of PWPᵀ, is that of W. Without a way back, Θ goes to its bounds."""
     torch.manual_seed(0)

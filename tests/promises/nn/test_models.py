@@ -209,8 +209,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, leng
     return losses
 
 
-@pytest.mark.parametrize("network", by_turns(NETWORKS, 2, ids=(network.name for network in NETWORKS)))
-@pytest.mark.turns(3)
+@pytest.mark.parametrize("network", by_turns(NETWORKS, 6, ids=(network.name for network in NETWORKS)))
 def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
     model, optimizer = build(network)
     before = copy.deepcopy(model)
