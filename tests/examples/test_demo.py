@@ -72,6 +72,7 @@ def after(steps: int) -> Callable[[], int | None]:
     return lambda: signal.SIGINT if next(left) == 1 else None
 
 
+@pytest.mark.nightly
 def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
     for name in cli.FIGURES.split(", "):
         assert (finished / name).read_bytes().startswith(PNG)

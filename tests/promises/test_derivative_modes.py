@@ -297,7 +297,7 @@ CONSTRAINTS = [
 
 
 @pytest.mark.parametrize(("case", "shape", "dtype"), CONSTRAINTS)
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_derivatives_of_a_constraint_in_every_mode(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     f, x = trained_constraint(case, shape, dtype)
     # torch cannot batch the views of complex tensors that jacrev of jacfwd makes in some of these.

@@ -194,8 +194,8 @@ def test_real_poles_with_zeros_at_both_ends_of_the_frequencies(zeros, poles, gai
     assert h_infinity(scipy.signal.lti(zeros, poles, gain)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["butter", "cheby1", "ellip"])
-@pytest.mark.turns(3)
 def test_filters_have_the_norm_of_their_passband(kind) -> None:
     options = {"butter": {}, "cheby1": {"rp": 1.0}, "ellip": {"rp": 1.0, "rs": 40.0}}[kind]
     for band in ((0.1, 1e3), (20.0, 2e4), (0.9, 1.1)):
@@ -230,6 +230,7 @@ def test_stiff_systems_whatever_their_units() -> None:
         assert_it_is_the_largest(A, B, C, rng.standard_normal((len(C), B.shape[1])) * (seed % 4))
 
 
+@pytest.mark.nightly
 def test_poles_near_the_circle_at_several_distances() -> None:
     # (z - 1)(z + 1)² over the poles, by their residues, which cancel to the last digits.
     poles, zeros = 1 - 1e-5 * np.array([1.0, 2.0, 5.0, 10.0]), np.array([1.0, -1.0, -1.0])

@@ -275,6 +275,7 @@ def test_linear_layers_with_nothing_between_are_one() -> None:
     assert lipschitz(model, method="lmi") == pytest.approx(0.01)
 
 
+@pytest.mark.nightly
 def test_a_wide_input_takes_no_matrix_of_its_size() -> None:
     model = dense((40_000, 8, 4), nn.ReLU())
     assert of_patterns(model, 0.0, 1.0, 4) <= lipschitz(model, method="lmi", steps=5) < lipschitz(model)

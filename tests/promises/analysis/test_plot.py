@@ -122,6 +122,7 @@ def test_values_and_labels_are_drawn() -> None:
     assert ax.lines[0].get_ydata().tolist() == [2, 3]
 
 
+@pytest.mark.nightly
 def test_a_choice_is_drawn_with_a_ring_around_what_was_taken() -> None:
     choice = chosen()
     ax = analysis.plot_choice(choice)

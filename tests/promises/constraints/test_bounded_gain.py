@@ -145,6 +145,7 @@ def transfer(W, n, z):
 CIRCLE = torch.polar(torch.ones(9).double(), torch.linspace(0, math.pi, 9).double())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "quotient"), [(torch.float64, 1e3), (torch.float64, 1e9), (torch.float32, 1e6)]
 )

@@ -297,7 +297,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("make", by_turns(HELD.values(), 3, ids=HELD))
+@pytest.mark.parametrize("make", by_turns(HELD.values(), 6, ids=HELD))
 def test_hooks_that_know_their_model_leave_no_graph(make) -> None:
     layer, found = changed(make)
     known = weakref.ref(layer)

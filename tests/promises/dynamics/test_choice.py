@@ -188,6 +188,7 @@ def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
     assert chosen(problem) <= 0.75 * one_step(problem)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n", "rows", "seed"), [(12, 16, 12), pytest.param(30, 32, 1, marks=pytest.mark.nightly)]
 )
@@ -362,6 +363,7 @@ def test_delays_that_nearly_fill_the_rows_are_shrunk_and_said(delays):
     assert np.median(errors) < 0.3
 
 
+@pytest.mark.nightly
 def test_fewer_delays_leave_states_to_check_forecasts():
     X, _ = two_sines(0)
     model = StableLinearModel(delays=20, lead=15).fit(X)  # the remedy, in silence

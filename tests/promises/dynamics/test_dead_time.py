@@ -186,6 +186,7 @@ def pulse(rows, dead, rng):
     return 3.0 * ((k > rows // 2 - 7) & (k < rows // 2)) + 0.05 * rng.standard_normal(rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("moved", "rows", "dead", "seed"),
     [pytest.param(step, 200, 20, 1, marks=pytest.mark.nightly), (pulse, 240, 30, 0)],

@@ -123,8 +123,8 @@ def test_textures_end_far_below_clipping(seed):
     assert fit.error - fit.least_squares_error < 0.5 * min(excess)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("samples", [60, 200])
-@pytest.mark.turns(2)
 def test_oscillators_in_continuous_time_end_far_below_shifting_and_clipping(samples):
     rng = np.random.default_rng(0)
     stiffness, I, zero = np.diag(rng.uniform(1, 10, 20)), np.eye(20), np.zeros((20, 20))
@@ -233,6 +233,7 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
     assert fit.growth == pytest.approx(plain.growth, rel=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("factor", [2.0**-900, pytest.param(2.0**900, marks=pytest.mark.nightly)])
 def test_powers_of_two_change_no_digit(factor):
     X, Y = texture(4, 14, seed=2)

@@ -154,6 +154,7 @@ def test_a_model_that_forecasts_worse_than_no_change_says_so():
         StableLinearModel(lead=10).fit(walk)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rows", "n"), [(61, 2), pytest.param(45, 8, marks=pytest.mark.nightly)])
 def test_recordings_shorter_than_the_lead_are_fitted_with_a_warning(rows, n):
     rng = np.random.default_rng(rows)
@@ -172,6 +173,7 @@ def test_recordings_shorter_than_the_lead_are_fitted_with_a_warning(rows, n):
         assert np.isnan(error[61:]).all()
 
 
+@pytest.mark.nightly
 def test_noise_hides_that_the_bound_is_active():
     t = 0.3 * np.arange(300)
     X = np.stack([np.sin(t), np.cos(t)], axis=1) + 0.3 * np.random.default_rng(0).standard_normal((300, 2))
@@ -298,6 +300,7 @@ def test_pandas_frames_are_recordings_whose_columns_are_named():
         StableLinearModel().fit(frame)
 
 
+@pytest.mark.nightly
 def test_tqdm_is_not_needed(monkeypatch):
     real = builtins.__import__
 

@@ -108,6 +108,7 @@ def test_a_batch_of_matrices() -> None:
     torch.testing.assert_close(actual[1, 2], givens_operator(theta[1, 2], None, d[1, 2])(h[1, 2]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [4, 5])
 def test_all_parameters_are_independent(n) -> None:
     for layers in range(1, n + 1):

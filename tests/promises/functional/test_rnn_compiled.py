@@ -93,6 +93,7 @@ def test_second_derivatives_of_a_compiled_recurrence() -> None:
     torch.testing.assert_close(penalty(compiled), penalty(function))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "transform", ["vmap", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("jvp", "jacrev"))]
 )

@@ -34,6 +34,7 @@ def test_a_nonnegative_matrix_has_its_spectral_radius() -> None:
     torch.testing.assert_close(scaled_norm(W), spectral_radius(W), rtol=1e-6, atol=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [12, 200])  # 200: products of two blocks.
 def test_the_norm_of_an_orthogonal_matrix_is_the_least(n) -> None:
     Q = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64)).Q

@@ -204,6 +204,7 @@ def test_autocast_leaves_the_network_in_its_precision() -> None:
     assert (half[0].float() - expected[0]).norm() < 0.1 * expected[0].norm()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", by_turns([VARIANTS["overwrite with a rate"], VARIANTS["signed"]], 2))
 def test_compiled_and_exported(options) -> None:
     net, x = built(options, layers=1, dtype=torch.float32), torch.randn(20, 2, 3)

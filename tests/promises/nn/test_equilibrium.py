@@ -94,6 +94,7 @@ def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
         assert check(lambda x, *_: made(x), inputs, **FAST)
 
 
+@pytest.mark.nightly
 def test_two_solutions_are_no_farther_apart_than_their_inputs() -> None:
     """m = 1 of the default: 1-Lipschitz in Ux + b, after steps that make W large, too."""
     torch.manual_seed(0)

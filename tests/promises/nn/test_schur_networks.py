@@ -85,6 +85,7 @@ def test_the_papers_literal_form_is_eq_5() -> None:
     np.testing.assert_allclose(cell.weight_hh.detach(), P @ S @ P.T, atol=1e-13)
 
 
+@pytest.mark.nightly
 def test_radius_and_departure_reach_the_blocks() -> None:
     rnn = sp.nn.NNRNN(2, 8, radius=0.9, departure=0.5, delta=0.25, dtype=torch.float64)
     train(rnn, steps=50)

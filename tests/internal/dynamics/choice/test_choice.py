@@ -119,6 +119,7 @@ def test_few_rows_have_the_products_of_all_pairs(lengths):
 # The choice ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("radius", [1.0, pytest.param(0.7, marks=pytest.mark.nightly)])
 def test_white_noise_is_not_forecast(radius):
     taken, ranked = choose(parts_of(120), 10, radius, False, np.eye(3))

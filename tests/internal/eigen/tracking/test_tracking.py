@@ -28,11 +28,11 @@ def dense_calls(monkeypatch):
     return calls
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "most"),
     [("overtaken", 2), ("drift", 12), ("crowded", 4)],
 )
-@pytest.mark.turns(2)
 def test_lapack_is_asked_seldom(name, most, dense_calls) -> None:
     """A solver that always fell back would pass every other test here."""
     path = getattr(Paths(N, torch.float32), name)

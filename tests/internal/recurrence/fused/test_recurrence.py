@@ -110,6 +110,7 @@ def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear
     assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "return_output"),
     [
@@ -119,7 +120,6 @@ def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear
         pytest.param(torch.complex128, True, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.turns(2)
 def test_derivatives_of_many_linear_steps(return_output, dtype) -> None:
     args = arguments([2] * 7, 1, 2, dtype, nonlinearity="identity")
 
@@ -145,8 +145,8 @@ def taken(monkeypatch) -> list[int]:
     return calls
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("return_output", [True, False])
-@pytest.mark.turns(2)
 def test_who_takes_many_steps(return_output, taken) -> None:
     sizes = [2] * 800
     args = arguments(sizes, 2, 8, torch.float64, nonlinearity="identity")
