@@ -8,7 +8,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 # For what a test starts, too. Before torch and numpy are imported, which read them once.
@@ -25,8 +25,56 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="random state that every test starts from")
 
 
+def covering(cases: list[set[Hashable]]) -> set[int]:
+    """Return which of the cases have each of their values once, if possible: the first ones that add most."""
+    missing, chosen = set[Hashable]().union(*cases), set[int]()
+    while missing:
+        i = max(range(len(cases)), key=lambda i: len(cases[i] & missing))
+        chosen.add(i)
+        missing -= cases[i]
+    return chosen
+
+
+def often(cases: list[pytest.Function]) -> set[int]:
+    """Return which cases of a test a default run has, always the same.
+
+    One of each n with ``pytest.mark.turns(n)``. Where decorators of parametrize multiply, so many that each
+    value of each decorator occurs.
+    """
+    turns = cases[0].get_closest_marker("turns")
+    if turns is not None:
+        return {i for i in range(len(cases)) if i % turns.args[0] == turns.kwargs.get("first", 0)}
+    decorators = [mark.args[0] for mark in cases[0].iter_markers("parametrize")]
+    if len(decorators) < 2:
+        return set(range(len(cases)))
+    names = [tuple(each.replace(",", " ").split()) if isinstance(each, str) else each for each in decorators]
+    return covering([{(of, *(id(c.callspec.params[n]) for n in of)) for of in names} for c in cases])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to a nightly run what differs little from another case of the same test."""
+    found: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            cases = found.setdefault(item.nodeid.partition("[")[0], [])
+            if item.get_closest_marker("nightly") is None:
+                cases.append(item)
+    for cases in filter(None, found.values()):
+        chosen = often(cases)
+        for i, case in enumerate(cases):
+            if i not in chosen:
+                case.add_marker(pytest.mark.nightly)
+
+
+def pytest_collection() -> None:
+    """Collect no garbage among thousands of tests and modules, which stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage look again at thousands of tests and at modules, which stay."""
+    """Let no collection of garbage look at them again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

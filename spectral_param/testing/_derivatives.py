@@ -117,10 +117,11 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """A write to originals or buffers at any point of a read leaves later reads right."""
+    registered = holder(case, case.member(shape, dtype))
     for name, early, what in itertools.product(
         ("evaluate", "reference"), (True, False), ("originals", "buffers")
     ):
-        module = holder(case, case.member(shape, dtype))
+        module = copy.deepcopy(registered)
         constraint, tensors = list_of(module)[0], originals(module)
         for tensor in tensors:
             tensor.data.add_(0.01 * torch.randn_like(tensor))
@@ -158,10 +159,11 @@ def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> 
     The backward pass may raise an error instead, as PyTorch's version counter does.
     """
     G = draw(shape, dtype)
+    trained = holder(case, case.member(shape, dtype))
+    train_steps(trained, shape, dtype, steps=1)
     for reads in (1, 2):  # The first read, and a second one, which takes the weight from the memory.
         for what in ("originals", "buffers"):
-            module = holder(case, case.member(shape, dtype))
-            train_steps(module, shape, dtype, steps=1)
+            module = copy.deepcopy(trained)
             tensors = originals(module)
             clone = copy.deepcopy(module)
             expected = torch.autograd.grad(varied(clone.weight, G), originals(clone))

@@ -72,6 +72,7 @@ def after(steps: int) -> Callable[[], int | None]:
     return lambda: signal.SIGINT if next(left) == 1 else None
 
 
+@pytest.mark.nightly
 def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
     for name in cli.FIGURES.split(", "):
         assert (finished / name).read_bytes().startswith(PNG)
@@ -138,6 +139,7 @@ def test_a_forecast_is_of_the_rows_that_follow() -> None:
     assert all(len(rows) == 100 for rows in found["forecast"].values())
 
 
+@pytest.mark.nightly
 def test_the_sphere_has_two_limits() -> None:
     put_back, along = sphere.compare(seed=0)
     assert put_back["gap"] > 0.05
@@ -153,6 +155,7 @@ def test_pages_that_the_demo_names_exist() -> None:
 
 
 @pytest.mark.parametrize("steps", [3, 4, 6])
+@pytest.mark.turns(3)
 def test_interrupted_run_goes_on_to_the_same_state(tmp_path: Path, steps: int) -> None:
     # Two networks of four steps: stopped within the first, at its end, and within the second.
     chosen = rows(quick=True)[::2]

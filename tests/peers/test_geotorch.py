@@ -65,6 +65,7 @@ def test_the_only_constraint_of_a_weight(name, init) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MANIFOLDS.keys() - {"Grassmannian"}))
+@pytest.mark.turns(2)
 def test_before_a_constraint_of_ours(name) -> None:
     layer = sp.constrain(nn.Linear(N, N), "weight", [MANIFOLDS[name](), sp.SpectralNorm(0.5)])
     trained(layer, torch.randn(3, N))
@@ -83,6 +84,7 @@ def test_a_grassmannian_of_a_part_of_the_space_trains() -> None:
 
 # Hurwitz is for continuous time: steps in discrete time grow without bound.
 @pytest.mark.parametrize("name", sorted(MANIFOLDS.keys() - {"Hurwitz"}))
+@pytest.mark.turns(2)
 def test_a_block_of_a_recurrent_matrix(name) -> None:
     blocks = [(N, MANIFOLDS[name]()), (3, sp.ScaledCayley())]
     rnn = sp.nn.BlockRNN(2, blocks, coupling=True)

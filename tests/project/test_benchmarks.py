@@ -22,6 +22,8 @@ from examples.papers import data, origin, record
 
 FACTS = {"date", "commit", "processor", "cores", "threads", "python", "torch", "spectral_param"}
 LONG = (
+    "after_step",
+    "batch_norms",
     "choice",
     "cpu",
     "deployed",
@@ -29,11 +31,13 @@ LONG = (
     "dynamics",
     "forecasts",
     "gates",
+    "groups",
     "guarantees",
     "lipschitz",
     "mixing",
     "modes",
     "nearest_gates",
+    "nonnormal",
     "norms",
     "paths",
     "sparse",

@@ -33,6 +33,7 @@ def test_constraints_whose_original_is_a_matrix_act_after_others() -> None:
 
 
 @pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_the_others_say_that_they_have_to_come_first(case) -> None:
     dtype = case.dtypes[0]
     layer = nn.Linear(6, 6, dtype=dtype)

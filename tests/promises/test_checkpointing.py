@@ -36,6 +36,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("kind", "way", "name", "pattern"), EVERY)
+@pytest.mark.turns(3)
 def test_the_first_pass_can_be_checkpointed(kind, way, name, pattern) -> None:
     torch.manual_seed(0)
     layer = made(kind, name, pattern)

@@ -24,6 +24,7 @@ def constrained(constraint):
     return sp.constrain(torch.nn.Linear(6, 6), "weight", constraint)
 
 
+@pytest.mark.nightly
 def test_constrained_linear() -> None:
     model = torch.nn.Sequential(constrained(sp.SpectralRadiusNorm()), constrained(sp.ScaledCayley()))
     for a, b in both(model, torch.randn(3, 6)):
@@ -60,6 +61,7 @@ def test_cell_by_inductor() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("nonlinearity", [pytest.param("modrelu", marks=pytest.mark.nightly), torch.tanh])
 def test_checkpoints_of_a_compiled_network(nonlinearity) -> None:
     rnn = sp.nn.BlockRNN(3, [(4, sp.ScaledCayley())], nonlinearity=nonlinearity, checkpoint_every=2)
@@ -121,6 +123,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("transform", "function"),
     [

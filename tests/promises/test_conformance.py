@@ -1,5 +1,6 @@
 """Every parametrization keeps every contract, real and complex, single and batched."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -8,12 +9,9 @@ from spectral_param.testing import Trial, conformance
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.properties import FACTOR
 
-# What takes long for what it finds: a graph that has all the steps that a device takes, or whose like is
-# tested, and searches for originals of matrices of which other modes have had the like.
+# What takes long for what it finds: searches for originals of matrices like those of other modes.
 _MODES = ("present", "growth", "contraction", "abscissa", "abscissa-present", "abscissa-growth")
 LONG = (
-    "DoublyStochastic-export",
-    "SchurForm-bounded-compile",
     "BoundedGain-radius-set",
     *(
         f"LyapunovForm-{mode}-{check}"
@@ -24,6 +22,31 @@ LONG = (
 )
 
 
+# Tracing a graph takes a second, so a default run traces each constraint once: these for torch.compile, the
+# others for export. The radius has both.
+COMPILED = (
+    "DoublyStochastic",
+    "LyapunovForm",
+    "ScaledCayley",
+    "SignPattern",
+    "SpectralAbscissa",
+    "SpectralNorm",
+    "SpectralRadiusNorm",
+    "Stochastic",
+)
+# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every second one.
+SELDOM = (
+    "averaging",
+    "gradient_of_the_read",
+    "half_and_back",
+    "nan",
+    "nan_in_a_batch",
+    "repeated_reads",
+    "state_dict",
+    "write_during_a_read",
+)
+
+
 def trials() -> list[object]:
     found = [t for case in (*CASES, *FROM_THE_START) for t in conformance(case, thorough=FACTOR > 1)]
     return [
@@ -31,32 +54,53 @@ def trials() -> list[object]:
     ]
 
 
-def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
-    """Of a variant each check once in a default run: shapes and dtypes are those of its constraint.
+def kind_of(trial: Trial) -> tuple[object, ...]:
+    """Of trials of one kind a default run has the first.
 
-    Derivatives, which are compared with differences, once of real and of complex numbers, and of a rectangle.
+    Of a variant each check once: shapes and dtypes are those of its constraint. Else a check of a square and
+    of a rectangle; of batches, gates, and real and complex numbers, where the check depends on them. For all
+    shapes originals are found.
     """
-    seen = set()
+    case, check = trial.case, trial.check
+    if case.variant:
+        return case.name, str(check)
+    shape = trial.shape if str(check) == "right_inverse" else len(trial.shape) if "shape" in check.axes else 0
+    if "few" in check.axes:
+        shape = trial.shape in case.rectangles
+    elif trial.shape in case.rectangles:
+        return case.name, str(check), shape, "rectangle"
+    has_gates = "gates" in check.axes and trial.shape[-2] != trial.shape[-1]
+    return case.name, str(check), shape, has_gates, "dtype" in check.axes and trial.dtype.is_complex
+
+
+def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
+    """Each trial, and whether it is one of a default run. A nightly run has all."""
+    seen, turns = set(), Counter()
     for trial in found:
-        check, case = str(trial.check), trial.case
-        kind = (case.name, check)
-        if check == "gradients" and not case.variant:
-            kind += (trial.dtype.is_complex, trial.shape in case.rectangles)
-        is_costly = case.variant or check == "gradients"
-        yield trial, not str(trial).startswith(LONG) and not (is_costly and kind in seen)
+        check, case, kind = str(trial.check), trial.case, kind_of(trial)
+        is_new, is_often = kind not in seen, not str(trial).startswith(LONG)
         seen.add(kind)
+        if check in ("compile", "export"):
+            name = case.name.partition("-")[0]
+            is_often &= name == "SpectralRadiusNorm" or (name in COMPILED) == (check == "compile")
+        elif case.variant and check in SELDOM and is_new:
+            turns[check] += 1
+            is_often &= turns[check] % 2 == 1
+        yield trial, is_new and is_often
 
 
 def test_each_constraint_has_each_check_in_a_default_run() -> None:
-    """But for one exported graph, see LONG."""
+    """Of the two that trace a graph, one. Each check has each dtype and batches, if it depends on them."""
     every, often = set(), set()
     for parameter in trials():
         (trial,) = parameter.values
-        kind = (trial.case.name.partition("-")[0], str(trial.check))
-        every.add(kind)
-        if not parameter.marks:
-            often.add(kind)
-    assert every - often <= {("DoublyStochastic", "export")}
+        check, axes = str(trial.check), trial.check.axes
+        kinds = {(trial.case.name.partition("-")[0], "graph" if check in ("compile", "export") else check)}
+        kinds |= {trial.shape, (check, trial.dtype if "dtype" in axes else None)}
+        kinds |= {(check, len(trial.shape) if "shape" in axes else None)}
+        every |= kinds
+        often |= set() if parameter.marks else kinds
+    assert every == often
 
 
 # torch 2.6 warns about the names that it gives constants of an exported graph.

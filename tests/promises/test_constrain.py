@@ -741,6 +741,7 @@ def test_a_manifold_of_geotorch_as_a_block_and_as_p() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_the_protocol_of_geotorch(case) -> None:
     dtype = case.dtypes[0]
     layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype)
@@ -766,6 +767,7 @@ def test_the_protocol_of_geotorch(case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_weights_are_contiguous(case) -> None:
     """As those of the layer without a constraint: code of others takes views of them."""
     for shape in (*case.shapes, *case.rectangles):
@@ -778,6 +780,7 @@ def test_weights_are_contiguous(case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_originals_are_contiguous(case) -> None:
     """As FSDP2, LBFGS, ``parameters_to_vector`` and safetensors ask."""
     layer = torch.nn.Linear(4, 4, bias=False, dtype=case.dtypes[0])

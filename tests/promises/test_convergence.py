@@ -47,6 +47,7 @@ PROJECTED = [
 
 
 @pytest.mark.parametrize(("case", "dtype", "shape"), PROJECTED)
+@pytest.mark.turns(3)
 def test_registration_projects_all_the_same(case, dtype, shape, asked_again) -> None:
     torch.manual_seed(0)
     double = torch.complex128 if dtype.is_complex else torch.float64

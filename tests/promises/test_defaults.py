@@ -38,6 +38,7 @@ def check(name, device, dtype) -> None:
 
 
 @pytest.mark.parametrize("name", parametrized())
+@pytest.mark.turns(2)
 def test_other_defaults_change_nothing(name) -> None:
     """A tensor on the meta device has no value, so every use of one is an error or a wrong result."""
     check(name, "meta", torch.float64)
@@ -74,6 +75,7 @@ def test_the_table_has_every_public_name() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.turns(3)
 def test_constructors_follow_both_defaults_as_those_of_torch_do(name) -> None:
     with defaults("meta", torch.float64):
         tensors = list(NETWORKS[name]().parameters())

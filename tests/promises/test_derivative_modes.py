@@ -252,7 +252,7 @@ OFTEN = [
 ]
 
 
-@pytest.mark.parametrize("name", by_turns(OFTEN, 2, ids=OFTEN))
+@pytest.mark.parametrize("name", by_turns(OFTEN, 4, ids=OFTEN))
 def test_derivatives_of_a_function_in_every_mode(name: str) -> None:
     f, x = flat(FUNCTIONS[name][0], *FUNCTIONS[name][1])
     check_derivative_modes(f, x)
@@ -297,6 +297,7 @@ CONSTRAINTS = [
 
 
 @pytest.mark.parametrize(("case", "shape", "dtype"), CONSTRAINTS)
+@pytest.mark.turns(3)
 def test_derivatives_of_a_constraint_in_every_mode(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     f, x = trained_constraint(case, shape, dtype)
     # torch cannot batch the views of complex tensors that jacrev of jacfwd makes in some of these.

@@ -57,6 +57,7 @@ def daily(value: Case | Trial, name: str, i: int):
 
 
 @pytest.mark.parametrize("trial", [daily(t, str(t), i) for i, t in enumerate(trials())])
+@pytest.mark.turns(3)
 def test_constraint_keeps_its_contract_on_a_device(trial: Trial) -> None:
     with standin.counting():
         trial()
@@ -74,6 +75,7 @@ def pulled(module: nn.Module, target: Tensor, steps: int) -> None:
 @pytest.mark.parametrize(
     "case", [daily(case, case.name, i) for i, case in enumerate(c for c in CASES if not c.variant)]
 )
+@pytest.mark.turns(3)
 def test_training_resume_and_removal(case: Case) -> None:
     """A checkpoint of the host goes on with the host's numbers, and one of the device to the same bits."""
     dtype = torch.float64 if torch.float64 in case.dtypes else torch.complex128
@@ -100,7 +102,7 @@ def test_training_resume_and_removal(case: Case) -> None:
         assert isinstance(there.weight, nn.Parameter)
 
 
-@pytest.mark.parametrize("case", by_turns(STEPS, 2, ids=(case.name for case in STEPS)))
+@pytest.mark.parametrize("case", by_turns(STEPS, 6, ids=(case.name for case in STEPS)))
 def test_a_step_has_the_numbers_of_the_host(case: benchmark.Case) -> None:
     assert benchmark.compare(case, DEVICE) <= benchmark.TOLERANCE
 
@@ -127,6 +129,7 @@ def test_a_device_without_eigenvalues(name) -> None:
 
 
 @pytest.mark.parametrize("name", parametrized("constraint", "network", "model", "init"))
+@pytest.mark.turns(2)
 def test_a_device_without_double_precision(name) -> None:
     """What needs it is computed on the host; the numbers are those of a model there, to single precision."""
     expected = on_the_host(name)
@@ -180,6 +183,7 @@ def test_double_precision_takes_one_transfer_each_way(constraint) -> None:
 
 
 @pytest.mark.parametrize("case", CONSTRAINED, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_a_second_read_waits_once(case: benchmark.Case) -> None:
     """Whether anything has changed is one question, however many tensors the weight depends on."""
     with standin.counting():

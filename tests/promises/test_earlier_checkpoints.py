@@ -15,6 +15,7 @@ def written():
 
 
 @pytest.mark.parametrize("name", MODULES)
+@pytest.mark.turns(2)
 def test_checkpoints_of_an_earlier_version_give_its_weights(name, written) -> None:
     state, expected = written[name]
     module = trained(name, 1)

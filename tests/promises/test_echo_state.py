@@ -65,6 +65,7 @@ def test_the_largest_multiple_whose_rate_is_proven(layout, dtype) -> None:
         lambda M: M.astype(np.float16),
     ],
 )
+@pytest.mark.turns(2)
 def test_an_array_is_scaled_in_place(view) -> None:
     given = view(reservoir(12).numpy())
     native = given.astype(given.dtype.newbyteorder("="))

@@ -28,6 +28,7 @@ EVERY = [case for case in (*CASES, *FROM_THE_START) if case.name != "SpectralRad
 
 
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_a_switch_is_no_change(case: Case) -> None:
     torch.manual_seed(0)
     module = holder(case, case.member((4, 4), case.dtypes[0]))

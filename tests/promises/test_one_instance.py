@@ -16,6 +16,7 @@ from tests.promises.cases import CASES, FROM_THE_START, from_any
 
 
 @pytest.mark.parametrize("case", [*CASES, *FROM_THE_START], ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_a_second_weight_is_refused_and_the_first_stays(case) -> None:
     torch.manual_seed(0)
     constraint = case.make((4, 4))

@@ -84,6 +84,7 @@ def every(cases, sizes) -> list:
 
 
 @pytest.mark.parametrize(("case", "shape", "dtype"), every((*CASES, *FROM_THE_START), BORDERS))
+@pytest.mark.turns(3)
 def test_own_weights_on_both_sides_of_each_border(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     check_own_weights(case, shape, dtype)
 
@@ -92,6 +93,7 @@ NORMS = [case for case in (*CASES, *FROM_THE_START) if case.name.startswith(("Sp
 
 
 @pytest.mark.parametrize("case", NORMS, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_own_weights_where_norms_and_radii_are_tracked(case: Case) -> None:
     first = NORMS.index(case)  # Sizes and dtypes by turns, in a nightly run all of them.
     for i, dtype in enumerate(case.dtypes):
@@ -130,7 +132,6 @@ def hostile(n: int) -> dict[str, torch.Tensor]:
 def often(case: Case) -> bool:
     """Whether a case is no variant, or carries a form or coordinates of another kind."""
     kinds = (
-        "LyapunovForm-growth",
         "LyapunovForm-abscissa",
         "LyapunovForm-diagonal",
         "LyapunovForm-diagonal-abscissa",

@@ -11,6 +11,7 @@ from tests.promises.cases import CASES, from_any
 
 @needs_setting
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_products_of_a_constraint(case, reduced) -> None:
     layer = nn.Linear(16, 16, bias=False, dtype=case.dtypes[0])
     sp.constrain(layer, "weight", case.make((16, 16)), init=from_any(case))

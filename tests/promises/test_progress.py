@@ -100,6 +100,7 @@ def test_without_tqdm_it_says_what_to_install(monkeypatch) -> None:
         pass
 
 
+@pytest.mark.nightly
 def test_tqdm_is_not_imported_for_who_does_not_ask() -> None:
     code = (
         "import sys, torch; before = 'tqdm' in sys.modules; import spectral_param as sp; "

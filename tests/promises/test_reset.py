@@ -126,6 +126,7 @@ def test_a_chain_whose_start_is_unknown_is_refused_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_every_constraint_is_renewed(case) -> None:
     class Layer(Holder):
         def reset_parameters(self) -> None:

@@ -256,6 +256,7 @@ def test_an_average_is_outside_and_mended() -> None:
 
 @pytest.mark.parametrize("power", [-100, -67, 67, 100])
 @pytest.mark.parametrize("kind", [sp.SpectralRadiusNorm, sp.SpectralNorm, sp.SpectralAbscissa])
+@pytest.mark.turns(1)
 def test_weight_and_bound_of_any_size(kind, power) -> None:
     """A weight beyond a bound that is as small, or as large, goes to the bound."""
     W, c = torch.randn(5, 5), 2.0**power
@@ -265,6 +266,7 @@ def test_weight_and_bound_of_any_size(kind, power) -> None:
 
 @pytest.mark.parametrize("n", [5, 70])
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.turns(1)
 def test_followed_norms_of_any_size(n, mode) -> None:
     """From a weight of one size to that of another one, 2^1200 times as large."""
     for power in (-600, 600):

@@ -252,6 +252,7 @@ def test_the_defaults_of_a_case_follow_its_function() -> None:
     assert case.violation(2 * W) == torch.inf
 
 
+@pytest.mark.nightly
 def test_expected_failures_are_named_with_a_reason() -> None:
     reason = {"gradients": "a term is missing"}
     square = dataclasses.replace(SKEW, shapes=((4, 4), (3, 3)), rectangles=())
@@ -362,6 +363,7 @@ class Constant(Skew):
         (ForgetsItsBase, testing.check_to, "weight in torch.float32: expected agreement"),
     ],
 )
+@pytest.mark.turns(2)
 def test_wrong_orthogonal_weights(make, check, match) -> None:
     """Their norms are the same whatever they are, so a loss of norms would tell nothing."""
     case = next(case for case in CASES if case.name == "SkewExponential")

@@ -38,6 +38,7 @@ KEPT = [trial for trial in conformance(CASE) if str(trial.check) not in NOT_KEPT
 
 
 @pytest.mark.parametrize("trial", KEPT, ids=str)
+@pytest.mark.turns(3)
 def test_contract_of_the_mark(trial) -> None:
     trial()
 

@@ -68,6 +68,7 @@ def test_run_killed_half_way_gives_the_same_curve_when_resumed(alone, tmp_path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.turns(2)
 def test_run_that_is_asked_to_stop_saves_and_goes_on(number, alone, tmp_path, monkeypatch, capsys) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS))
     step = Trainer.train_step
@@ -202,6 +203,7 @@ def _saved(change):
     ],
     ids=["text", "truncated", "list", "no state", "no sessions", "other network", "other optimizer"],
 )
+@pytest.mark.turns(3)
 def test_broken_checkpoint_is_named(spoil, message, tmp_path, capsys) -> None:
     options = arguments(tmp_path, write_row(tmp_path, CHARACTERS.replace("steps = 16", "steps = 1")))
     assert cli.main(options) == 0
@@ -231,6 +233,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path, capsys) -> None:
         ("gradient", "step 6: gradient of norm nan"),
     ],
 )
+@pytest.mark.turns(2)
 def test_divergence_keeps_the_last_good_checkpoint_and_records_the_radii(
     what, message, tmp_path, monkeypatch, capsys
 ) -> None:

@@ -202,6 +202,7 @@ def test_penalty_is_part_of_what_is_trained(monkeypatch) -> None:
     assert asked == [trainer.model]
 
 
+@pytest.mark.nightly
 def test_list_has_a_line_of_columns_for_each_row_and_says_where_data_come_from(
     capsys, monkeypatch, tmp_path
 ) -> None:

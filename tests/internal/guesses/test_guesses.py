@@ -22,7 +22,7 @@ def test_what_an_advice_names_exists(guess) -> None:
     for expression in used:
         made = eval(expression, {"spectral_param": spectral_param, "torch": torch})
         if isinstance(made, StableLinearModel):  # Its arguments are checked by the fit.
-            made.fit(oscillators(80, 0.01, 0, modes=1)[1])
+            made.fit(oscillators(40, 0.01, 0, modes=1)[1])
     assert guess.advice.endswith((".", "'))."))
     assert guess.advice.count("`") == 2 * len(used)
 

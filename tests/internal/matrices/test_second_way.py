@@ -98,6 +98,7 @@ def test_what_is_not_finite_is_refused(refused):
             decompose(np.full((3, 3), np.nan))
 
 
+@pytest.mark.nightly
 def test_a_fit_of_hidden_states_needs_no_first_way(monkeypatch):
     rng = np.random.default_rng(2)
     Y = np.sin(0.3 * np.arange(200))[:, None] + 0.1 * rng.standard_normal((200, 1))

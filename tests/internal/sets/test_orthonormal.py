@@ -75,6 +75,7 @@ def test_the_deviation_of_a_member_is_known_to_its_last_digits(dtype, shape) -> 
     assert abs(float(distance) - np.linalg.norm(E)) <= 0.1 * resolution
 
 
+@pytest.mark.nightly
 @every_way
 @given(
     shape=st.sampled_from(SHAPES),
@@ -96,6 +97,7 @@ def test_any_matrix_becomes_its_polar_factor(near, shape, dtype, condition, scal
     assert error <= 50 * eps * math.sqrt(n) * condition or 50 * eps * condition > 0.1
 
 
+@pytest.mark.nightly
 @every_way
 @given(shape=st.sampled_from(SHAPES), dtype=dtypes, size=powers_of_ten(-9, 0), seed=seeds)
 @examples(40)

@@ -128,6 +128,7 @@ def degenerate(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 @every_pair
+@pytest.mark.turns(3)
 def test_whatever_a_step_leaves_is_put_back(case, shape, dtype) -> None:
     module, optimizer = held(case, torch.randn(shape, dtype=dtype))
     for name, W in degenerate(shape, dtype).items():
@@ -143,6 +144,7 @@ def test_whatever_a_step_leaves_is_put_back(case, shape, dtype) -> None:
 
 
 @every_pair
+@pytest.mark.turns(3)
 def test_the_step_takes_the_place_of_any_other_projection(case, shape, dtype) -> None:
     """What a registration makes of a weight is a member, which a step leaves as it is up to rounding."""
     W = torch.randn(shape, dtype=dtype)
@@ -171,6 +173,7 @@ def test_the_others_are_refused_and_their_map_holds(case) -> None:
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES if c.name not in REFUSED])
+@pytest.mark.turns(2)
 def test_free_parameters_are_those_of_the_map(case) -> None:
     shape, dtype = case.shapes[0], case.dtypes[0]
     W = torch.randn(shape, dtype=dtype)

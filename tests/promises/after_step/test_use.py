@@ -185,6 +185,7 @@ def test_lbfgs_begins_anew_after_a_projection() -> None:
     assert values[-1] <= values[0]
 
 
+@pytest.mark.nightly
 def test_an_optimizer_that_is_compiled() -> None:
     layer, optimizer = held(sp.ScaledCayley())
     loss(layer).backward()

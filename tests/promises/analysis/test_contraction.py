@@ -60,6 +60,7 @@ def starts(certificate, layers, corners):
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "points"), [(1, 10), pytest.param(4, 25, marks=pytest.mark.nightly)])
+@pytest.mark.turns(1)
 def test_jacobians_obey_the_inequality(kind, layers, n, points) -> None:
     net, certificate = network(kind, n, layers, seed=n)
     assert certificate.rate <= 0.97 * (1 + 1e-5)
@@ -133,6 +134,7 @@ def test_networks_inside_come_back_bit_for_bit(networks) -> None:
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("layers", "n"), [(1, 10), (2, 4), pytest.param(3, 10, marks=pytest.mark.nightly)])
+@pytest.mark.turns(1)
 def test_others_are_scaled_to_the_largest_proven_size(kind, dtype, layers, n) -> None:
     torch.manual_seed(0)
     net = kind(3, n, layers, dtype=dtype)

@@ -19,6 +19,7 @@ def in_coordinates(W, scaling):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 40])
+@pytest.mark.turns(2)
 def test_the_rate_bounds_the_norm_in_the_coordinates(n) -> None:
     W = torch.randn(3, n, n, dtype=torch.float64)
     scaling, rate, radius, condition = lyapunov_certificate(W, metric="diagonal")
@@ -64,6 +65,7 @@ def test_two_states_of_a_network_approach_each_other_at_the_rate(nonlinearity) -
 
 @pytest.mark.parametrize("layout", ["csr", "coo", torch.sparse_coo, torch.sparse_csr])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.turns(2)
 def test_a_sparse_weight_has_the_certificate_of_the_dense_one(layout) -> None:
     dense = torch.randn(30, 30, dtype=torch.float64) * (torch.rand(30, 30) < 0.2)
     if isinstance(layout, str):

@@ -45,6 +45,7 @@ def jacobian_norms(rnn, x):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.turns(2)
 def test_against_the_jacobian_of_the_whole_sequence(name) -> None:
     rnn, x = NETWORKS[name](**DOUBLE), torch.randn(TIME, BATCH, 2, **DOUBLE)
     norms = gradient_norms(rnn, x)

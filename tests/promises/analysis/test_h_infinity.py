@@ -129,6 +129,7 @@ def test_bad_input_is_refused(name, parts) -> None:
         h_infinity(*parts)
 
 
+@pytest.mark.nightly
 def test_coordinates_of_the_state_do_not_matter() -> None:
     """Also where they are so skew that entries of B are 1e5 times those of the result."""
     rng = np.random.default_rng(0)
@@ -144,6 +145,7 @@ def test_coordinates_of_the_state_do_not_matter() -> None:
         assert h_infinity(*skew) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_slow_and_fast_poles_in_one_system() -> None:
     """Against norms at frequencies near each of the poles, from 1e-8 of the circle to its centre."""
     rng = np.random.default_rng(0)
@@ -192,6 +194,7 @@ def test_real_poles_with_zeros_at_both_ends_of_the_frequencies(zeros, poles, gai
     assert h_infinity(scipy.signal.lti(zeros, poles, gain)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["butter", "cheby1", "ellip"])
 def test_filters_have_the_norm_of_their_passband(kind) -> None:
     options = {"butter": {}, "cheby1": {"rp": 1.0}, "ellip": {"rp": 1.0, "rs": 40.0}}[kind]
@@ -210,6 +213,7 @@ def test_filters_have_the_norm_of_their_passband(kind) -> None:
                 assert found == pytest.approx(1.0, rel=1e-4 if narrow else 1e-9), (band, name, order)
 
 
+@pytest.mark.nightly
 def test_stiff_systems_whatever_their_units() -> None:
     """Poles from 1e-4 to 1e6, real and complex, and entries of B and C from 1e-4 to 1e4."""
     a, b, c = [-0.02, -3e5, -0.013], [3.2, -0.6, -2.1], [0.84, 0.3, 0.93]
@@ -226,6 +230,7 @@ def test_stiff_systems_whatever_their_units() -> None:
         assert_it_is_the_largest(A, B, C, rng.standard_normal((len(C), B.shape[1])) * (seed % 4))
 
 
+@pytest.mark.nightly
 def test_poles_near_the_circle_at_several_distances() -> None:
     # (z - 1)(z + 1)² over the poles, by their residues, which cancel to the last digits.
     poles, zeros = 1 - 1e-5 * np.array([1.0, 2.0, 5.0, 10.0]), np.array([1.0, -1.0, -1.0])

@@ -103,6 +103,7 @@ LINEAR = [
 
 
 @pytest.mark.parametrize(("module", "shape"), LINEAR, ids=str)
+@pytest.mark.turns(3)
 def test_the_constant_of_a_linear_layer_bounds_its_norm_closely(module, shape) -> None:
     module = module.double().eval()
     constant, norm = lipschitz(module), jacobian_norm(module, shape)
@@ -114,6 +115,7 @@ def test_the_constant_of_a_linear_layer_bounds_its_norm_closely(module, shape) -
 
 
 @pytest.mark.parametrize("taps", [2, 3, 5, 8])
+@pytest.mark.turns(2)
 def test_the_constant_of_a_convolution_covers_every_frequency(taps) -> None:
     """A computation on a grid of them misses the largest norm, which lies between two."""
     omega = torch.linspace(0, torch.pi, 20_001, dtype=torch.float64)
@@ -234,7 +236,7 @@ def attacked(model, shape, steps=150):
     return best
 
 
-@pytest.mark.parametrize("name", by_turns(networks(), 2))
+@pytest.mark.parametrize("name", by_turns(networks(), 4))
 def test_no_attack_finds_more(name) -> None:
     model, shape = networks()[name]
     model = model.double().eval()

@@ -59,6 +59,7 @@ def test_no_pattern_of_slopes_exceeds_it_and_it_does_not_exceed_the_product(size
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.2])
+@pytest.mark.turns(2)
 def test_the_number_of_a_he_network_is_clearly_less_than_the_product(slope) -> None:
     model = dense((20, 30, 30, 30, 10), nn.LeakyReLU(slope))
     product, closed = lipschitz(model), lipschitz(model, method="lmi")
@@ -97,6 +98,7 @@ def semidefinite(cp, weights, low, high):
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.2])
+@pytest.mark.turns(3)
 def test_after_steps_it_is_the_number_of_a_semidefinite_solver(slope) -> None:
     cp = pytest.importorskip("cvxpy")
     for sizes in ((4, 8, 3), (3, 6, 6, 4)):
@@ -179,6 +181,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.turns(2)
 def test_networks_of_other_layers_are_never_below_an_attack(name) -> None:
     model, shape = NETWORKS[name]
     for module in model.modules():
@@ -272,6 +275,7 @@ def test_linear_layers_with_nothing_between_are_one() -> None:
     assert lipschitz(model, method="lmi") == pytest.approx(0.01)
 
 
+@pytest.mark.nightly
 def test_a_wide_input_takes_no_matrix_of_its_size() -> None:
     model = dense((40_000, 8, 4), nn.ReLU())
     assert of_patterns(model, 0.0, 1.0, 4) <= lipschitz(model, method="lmi", steps=5) < lipschitz(model)
@@ -344,6 +348,7 @@ def test_bad_arguments_are_named(arguments, name) -> None:
         certified_radius(torch.randn(2, 4), model, **arguments)
 
 
+@pytest.mark.nightly
 def test_too_many_units_for_steps_are_refused_and_the_remedy_works() -> None:
     model = dense((2, 2001, 2), nn.ReLU())
     with refused("steps", "2000"):

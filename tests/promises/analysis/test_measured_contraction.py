@@ -51,6 +51,7 @@ def test_one_linear_unit_is_measured_exactly() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.turns(2)
 def test_rates_are_those_of_runs_by_hand(kind) -> None:
     torch.manual_seed(1)
     net, x = kind(3, 5, 2), torch.rand(12, 2, 3)
@@ -78,6 +79,7 @@ def test_rates_are_those_of_runs_by_hand(kind) -> None:
     assert rates.min() * 0.95 < found.median <= found.worst < rates.max() * 1.05
 
 
+@pytest.mark.nightly
 def test_a_proven_rate_is_never_exceeded_in_the_long_run() -> None:
     torch.manual_seed(0)
     rnn = sp.nn.ContractingGRU(2, 8, rate=0.9)

@@ -38,7 +38,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", by_turns(CASES, 5))
+@pytest.mark.parametrize("case", by_turns(CASES, 10))
 def test_the_rate_is_proven_and_less_is_lost_than_by_scaling(case) -> None:
     kind, n, layers, dtype, rate = case
     net = network(kind, n, layers, dtype, closed=4.0)
@@ -84,6 +84,7 @@ def test_one_unit_is_the_nearest_of_a_grid() -> None:
     assert cell.bias_ih[1].item() - b == pytest.approx(cell.bias_hh[1].item())
 
 
+@pytest.mark.nightly
 def test_a_gate_that_no_scaling_closes_is_closed() -> None:
     net = network(nn.LSTM, 2, 1, closed=-6.0)
     with refused("rate", "forget"):

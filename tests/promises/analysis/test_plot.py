@@ -85,6 +85,7 @@ def test_every_plot_has_a_case_here() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.turns(3)
 def test_draws_on_the_given_axes(name) -> None:
     figure, (first, second) = plt.subplots(1, 2)
     assert getattr(analysis, name)(*CASES[name](), ax=second) is second
@@ -96,6 +97,7 @@ def test_draws_on_the_given_axes(name) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.turns(3)
 def test_makes_axes_where_none_are_given(name) -> None:
     axes = getattr(analysis, name)(*CASES[name]())
     assert isinstance(axes, mpl.axes.Axes)
@@ -120,6 +122,7 @@ def test_values_and_labels_are_drawn() -> None:
     assert ax.lines[0].get_ydata().tolist() == [2, 3]
 
 
+@pytest.mark.nightly
 def test_a_choice_is_drawn_with_a_ring_around_what_was_taken() -> None:
     choice = chosen()
     ax = analysis.plot_choice(choice)

@@ -57,6 +57,7 @@ def test_overflow_is_infinite() -> None:
 
 
 @pytest.mark.parametrize(("eigenvalue", "c"), [(0.0, 2.5), (0.5, 8.0), (-0.9, 1e4), (0.6j, 8.0)])
+@pytest.mark.turns(2)
 def test_kreiss_constant_of_a_jordan_block(c, eigenvalue) -> None:
     """[λ, c; 0, λ] has K = c/4δ + δ/c with δ = 1 - |λ|, for c >= 2δ."""
     W = torch.tensor([[eigenvalue, c], [0, eigenvalue]], dtype=torch.complex128)
@@ -98,6 +99,7 @@ def test_kreiss_constant_is_above_a_brute_force_grid() -> None:
         assert brute > 10
 
 
+@pytest.mark.nightly
 def test_kreiss_constant_of_normal_matrices_is_one() -> None:
     Q = torch.linalg.qr(torch.randn(2, 8, 8)).Q  # float32: of radius 1 up to its rounding
     torch.testing.assert_close(kreiss_constant(Q), torch.ones(2, **DOUBLE), atol=1e-3, rtol=0)
@@ -119,6 +121,7 @@ def test_kreiss_constant_of_slow_modes(dtype) -> None:
     assert kreiss_constant(W).item() == pytest.approx(1 / (4 * delta), rel=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("gain", [1.5, pytest.param(1000.0, marks=pytest.mark.nightly)])
 def test_kreiss_constant_beyond_the_reach_of_singular_values(gain) -> None:
     """A chain amplifies by far more than 1/eps; for z = 1 + δ its resolvent is known entry by entry."""

@@ -203,6 +203,7 @@ def test_a_start_without_values() -> None:
                 assert no_values(module.weight)
 
 
+@pytest.mark.nightly
 def test_present_bounds_of_gates_under_fake_tensors() -> None:
     for make in (sp.SpectralRadiusNorm, sp.SpectralAbscissa, sp.SpectralNorm, sp.LyapunovForm):
         with FakeTensorMode():
@@ -213,6 +214,7 @@ def test_present_bounds_of_gates_under_fake_tensors() -> None:
 
 
 @pytest.mark.parametrize("n", [6, 120])
+@pytest.mark.turns(2)
 def test_networks_of_fake_tensors(n) -> None:
     with FakeTensorMode():
         network = sp.nn.ENRNN(2, n, 4)
@@ -386,6 +388,7 @@ def test_a_saved_bound_that_is_none_is_not_loaded(make, name, bad) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if torch.float64 in c.dtypes], ids=lambda case: case.name)
+@pytest.mark.turns(3)
 def test_a_real_weight_does_not_become_complex_by_a_conversion(case) -> None:
     module = holder(case, case.member((5, 5), torch.float64))
     before = module.weight.detach()

@@ -38,6 +38,7 @@ def on_circle(W, n, radius):
     ("dtype", "radius", "above"),
     [(torch.float64, 1.0, 1e-9), (torch.float32, 1.0, 1e-9), (torch.bfloat16, 0.9, 1e-9)],
 )
+@pytest.mark.turns(3, first=1)
 def test_the_gain_holds_under_attack(dtype, radius, above) -> None:
     # Not even rounding to bfloat16 is beyond the bound: it has its room.
     n, m, p, gain = 4, 2, 3, 1.3
@@ -144,6 +145,7 @@ def transfer(W, n, z):
 CIRCLE = torch.polar(torch.ones(9).double(), torch.linspace(0, math.pi, 9).double())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "quotient"), [(torch.float64, 1e3), (torch.float64, 1e9), (torch.float32, 1e6)]
 )

@@ -75,6 +75,7 @@ def check_attack(n, dtype, nonlinearity, steps) -> None:
     ("n", "dtype", "nonlinearity"),
     [(6, torch.float64, "relu"), (6, torch.float32, "tanh"), (32, torch.float32, "leaky")],
 )
+@pytest.mark.turns(2)
 def test_a_network_contracts_under_attack(n, dtype, nonlinearity) -> None:
     check_attack(n, dtype, nonlinearity, 150)
 
@@ -88,6 +89,7 @@ def test_a_network_contracts_under_a_long_attack(n, dtype, nonlinearity) -> None
 
 
 @pytest.mark.parametrize("dtype", ABOVE)
+@pytest.mark.turns(2)
 def test_every_mask_of_ten_units_contracts(dtype) -> None:
     *_, (module, *_) = attacked(10, dtype, "relu", 60)
     W, theta, _ = certificate(module)
@@ -153,6 +155,7 @@ def test_an_enrnn_is_kept_whatever_its_coupling() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"growth": 5.0}, {"growth": 1.0}])
+@pytest.mark.turns(2)
 def test_the_certificate_is_that_of_the_rounded_weight(options) -> None:
     """In half precision, too: its rounding errors are a thousand times the others."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
@@ -274,6 +277,7 @@ KINDS = [("radius", 0.95, torch.float32), ("radius", 0.95, torch.float64), ("abs
         if FACTOR > 1 or kind == KINDS[0] or name in ("triangular", "inside")
     ],
 )
+@pytest.mark.turns(3)
 def test_a_weight_near_the_border_is_kept_as_well_as_in_better_conditioned_coordinates(
     name, bound, value, dtype
 ) -> None:

@@ -14,6 +14,7 @@ def constrained(weight: Tensor, constraint: nn.Module) -> Holder:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("constraint", [sp.SpectralRadiusNorm, sp.SpectralNorm])
+@pytest.mark.turns(1)
 def test_tracked_gradient_is_that_of_all_eigenvalues(constraint, dtype) -> None:
     """To √ε in double precision, from n = 96 on, along a path of steps."""
     n, steps = 100, 4
@@ -94,6 +95,7 @@ def test_norm_that_is_followed_is_proven_for_a_vector_that_turns() -> None:
 
 
 @pytest.mark.parametrize("basis", ["own", "random"])
+@pytest.mark.turns(2)
 def test_radius_that_is_followed_is_that_of_a_chain_which_closes(basis) -> None:
     """An entry of 0.03 moves eigenvalues from 0 to 1.18, outside of all that was known before."""
     n, k = 100, 8

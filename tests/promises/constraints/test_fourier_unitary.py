@@ -31,6 +31,7 @@ def test_seven_n_parameters() -> None:
     assert sp.num_free_parameters(gates) == 210
 
 
+@pytest.mark.nightly
 def test_all_but_seven_parameters_are_independent() -> None:
     module = unitary(10)
     parametrization = module.parametrizations.weight[0]
@@ -52,6 +53,7 @@ def test_the_papers_start() -> None:
         assert abs(sample.mean()) < 0.1 * limit
 
 
+@pytest.mark.nightly
 def test_unitary_to_machine_precision_after_many_steps() -> None:
     layer = torch.nn.Linear(32, 32, bias=False, dtype=torch.complex64)
     sp.constrain(layer, "weight", sp.FourierUnitary(), init="paper")

@@ -410,6 +410,7 @@ def test_active_slices_are_on_the_boundary_and_would_leave() -> None:
 
 
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.turns(2)
 def test_gradient_descent_ends_at_the_best_member(mode) -> None:
     """The maximum of Re<C, W> over ‖W‖ = 1, or ‖W‖ <= 1, is at C/‖C‖, for each row."""
     C = normal((4, 3), torch.float64, 0)
@@ -432,6 +433,7 @@ def test_gradient_descent_ends_at_the_best_member(mode) -> None:
 
 
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.turns(2)
 def test_adam_ends_there_too_unless_its_steps_are_only_projected(mode) -> None:
     C = normal((24, 6), torch.float64, 0)
     most = float(lengths(C).sum())  # Of Re<C, W>.

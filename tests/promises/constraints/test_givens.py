@@ -39,6 +39,7 @@ TRIALS = [
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
+@pytest.mark.turns(2)
 def test_contract_of_the_fft_order(trial) -> None:
     trial()
 
@@ -61,6 +62,7 @@ def test_any_orthogonal_weight_round_trips(n, kind, dtype, seed) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "sign"), [(torch.float64, -1), (torch.complex128, 1)])
+@pytest.mark.turns(2)
 def test_training_reaches_any_orthogonal_weight(dtype, sign) -> None:
     target = orthogonal((5, 5), dtype)
     target[0] *= sign

@@ -123,6 +123,7 @@ def test_message_of_an_assignment_outside() -> None:
         module.weight = 2 * torch.eye(3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_identity_can_be_trained(dtype) -> None:
     """No vector is stuck at zero."""
@@ -141,6 +142,7 @@ def test_the_identity_can_be_trained(dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.turns(2)
 def test_training_reaches_an_orthogonal_target(dtype) -> None:
     n = 8
     target = orthogonal((n, n), dtype)
@@ -223,6 +225,7 @@ def test_the_papers_start(dtype, reflections) -> None:
     np.testing.assert_allclose(module.weight.detach(), expected, atol=1e-14)
 
 
+@pytest.mark.nightly
 def test_free_parameters_are_the_dimension_of_the_set() -> None:
     """As many as the sets have dimensions: those of the Jacobian."""
     for dtype in DTYPES:

@@ -55,6 +55,7 @@ SINGLE, DOUBLE = (torch.float32, 2e-6), (torch.float64, 1e-12)
     ("attack", "dtype", "above"),
     [("norm", *SINGLE), ("trace", *DOUBLE), ("power", *SINGLE), ("radius", *DOUBLE)],
 )
+@pytest.mark.turns(2)
 def test_radius_under_attack(dtype, above, attack) -> None:
     for step, W in enumerate(attacked(with_radius(7, 0.9, dtype), attack)):
         if step % 10 == 9:
@@ -62,6 +63,7 @@ def test_radius_under_attack(dtype, above, attack) -> None:
 
 
 @pytest.mark.parametrize(("attack", "dtype"), [("norm", torch.float64), ("power", torch.float32)])
+@pytest.mark.turns(2)
 def test_growth_under_attack(dtype, attack) -> None:
     weights = list(attacked(with_radius(7, 0.9, dtype), attack, radius=0.9, growth=3.0))
     for W in (weights[0], weights[-1]):
@@ -73,6 +75,7 @@ def test_growth_under_attack(dtype, attack) -> None:
     ("attack", "growth", "dtype", "above"),
     [("norm", None, torch.float32, 1e-5), ("trace", 2.0, torch.float32, 1e-5), ("trace", None, *DOUBLE)],
 )
+@pytest.mark.turns(3)
 def test_abscissa_under_attack(dtype, above, growth, attack) -> None:
     W = with_radius(7, 0.5, dtype) - torch.eye(7, dtype=dtype)
     *_, W = attacked(W, attack, abscissa=-0.1, growth=growth)

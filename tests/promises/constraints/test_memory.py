@@ -166,6 +166,7 @@ def test_a_removed_constraint_leaves_memory_that_can_be_freed_and_taken_again() 
 
 
 @pytest.mark.parametrize("make", [sp.ScaledCayley, sp.SpectralNorm, sp.SchurForm])
+@pytest.mark.turns(3)
 def test_a_weight_outlives_its_layer(make) -> None:
     layer = sp.constrain(torch.nn.Linear(40, 40), "weight", make())
     with torch.no_grad():
@@ -296,7 +297,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("make", by_turns(HELD.values(), 3, ids=HELD))
+@pytest.mark.parametrize("make", by_turns(HELD.values(), 6, ids=HELD))
 def test_hooks_that_know_their_model_leave_no_graph(make) -> None:
     layer, found = changed(make)
     known = weakref.ref(layer)
@@ -542,6 +543,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("kind", EDITS)
+@pytest.mark.turns(2)
 def test_second_derivatives_after_an_edit_are_those_of_the_read(kind) -> None:
     make, what = EDITS[kind]
     module = torch.nn.Module()
@@ -671,6 +673,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case.name)
+@pytest.mark.turns(2)
 def test_an_original_that_is_frozen_or_released_between_two_reads(case) -> None:
     module = holder(case, case.member((4, 4), case.dtypes[-1]))
     tensors = originals(module)

@@ -253,6 +253,7 @@ def fitted(module, target, steps=300, rebase=None):
 
 
 @pytest.mark.parametrize("rebase", ["itself", "steps"])
+@pytest.mark.turns(2)
 def test_new_signs_reach_what_lies_at_minus_one(rebase) -> None:
     target = torch.diag(torch.tensor([-1.0, -1.0, 1.0]))
     start = torch.linalg.matrix_exp(0.01 * torch.tensor([[0.0, -1, 1], [1, 0, 1], [-1, -1, 0]]))
@@ -260,6 +261,7 @@ def test_new_signs_reach_what_lies_at_minus_one(rebase) -> None:
     assert fitted(constrained(start), target, rebase=rebase) < 0.02
 
 
+@pytest.mark.nightly
 def test_new_signs_reach_every_target_of_the_same_determinant() -> None:
     """40 of 40, as one batch, whose matrices get new signs each by itself."""
     start, target = (torch.linalg.qr(torch.randn(40, 5, 5)).Q for _ in range(2))

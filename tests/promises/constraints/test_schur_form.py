@@ -52,6 +52,7 @@ def test_a_random_weight_round_trips(n, dtype, make) -> None:
 @pytest.mark.parametrize(
     ("n", "name"), [(1, "exact"), (1, "Cayley"), (8, "exact"), (5, "paper"), (5, "Cayley")]
 )
+@pytest.mark.turns(2)
 def test_adversarial_weights_round_trip(n, name) -> None:
     make = MAKES[name]
     cases = {name: torch.from_numpy(W) for name, W in adversarial_matrices(n).items()}
@@ -184,6 +185,7 @@ def test_radius_holds_for_any_originals(scale) -> None:
 
 
 @pytest.mark.parametrize(("bound", "low", "high"), [(5.0, 0.0, 0.93), (None, 1.2, torch.inf)])
+@pytest.mark.turns(2)
 def test_rounding_keeps_the_radius_only_next_to_normal_matrices(bound, low, high) -> None:
     """A target far outside drives the weight as far from normality as it may get."""
     torch.manual_seed(0)
@@ -208,6 +210,7 @@ def test_radius_keeps_what_is_inside_and_moves_the_rest() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.turns(2)
 def test_eigenvalues_on_the_radius_are_kept_and_can_leave_it(dtype) -> None:
     W = torch.linalg.qr(torch.randn(6, 6, dtype=dtype)).Q
     module = constrained(W, radius=1.0)

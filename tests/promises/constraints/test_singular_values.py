@@ -74,6 +74,7 @@ def test_registration_moves_only_the_values_from_outside(dtype) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "reflections"), [(torch.float64, 2), (torch.complex128, None)])
+@pytest.mark.turns(2)
 def test_inside_the_margin_in_training(dtype, reflections) -> None:
     module = constrained(torch.randn(6, 6, dtype=dtype), margin=0.05, reflections=reflections)
     before = module.weight.detach()

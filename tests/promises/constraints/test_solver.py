@@ -148,6 +148,7 @@ def test_the_norm_of_a_convolution_asks_it() -> None:
     assert solver.states
 
 
+@pytest.mark.nightly
 def test_a_compiled_graph_asks_it() -> None:
     solver = PowerIteration()
     layer = sp.constrain(Holder(torch.rand(8, 8)), "weight", KINDS["radius"](solver))

@@ -59,6 +59,7 @@ def power_norm(conv, size, steps=60):
     ("shape", "mode"),
     [((128, 128), "at_most"), ((100, 200), "equal"), ((200, 100), "at_most"), ((5, 5), "equal")],
 )
+@pytest.mark.turns(2)
 def test_bound_over_100_steps_of_adam(shape, mode) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(shape[1], shape[0], bias=False)
@@ -110,6 +111,7 @@ ADVERSARIAL = {
         )
     ],
 )
+@pytest.mark.turns(2)
 def test_adversarial_spectra_along_a_path(name, dtype, scale) -> None:
     """The matrices move a little, and then all at once."""
     W = with_spectrum(150, 120, ADVERSARIAL[name])
@@ -376,6 +378,7 @@ def test_the_norm_of_a_transposed_convolution(axes, options) -> None:
 
 
 @pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 1, 2), (2, 0, 1)])
+@pytest.mark.turns(2)
 def test_a_kernel_of_64_channels_in_training(stride, padding, groups) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(64, 64, 3, stride=stride, padding=padding, groups=groups, bias=False)

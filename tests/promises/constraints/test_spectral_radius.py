@@ -556,6 +556,7 @@ def test_units_of_rows_and_columns_do_not_matter_to_derivatives(kind, kwargs, n,
 
 
 @pytest.mark.parametrize(("n", "mode"), [(5, "equal"), (5, "at_most"), (120, "at_most")])
+@pytest.mark.turns(2)
 def test_an_equation_has_one_solution_from_every_start(n, mode) -> None:
     """z = relu(W z + U x + b), solved by iterating it, while W is trained."""
     torch.manual_seed(0)

@@ -146,6 +146,7 @@ NAMES = [
 @pytest.mark.filterwarnings("ignore::spectral_param.errors.DegenerateEigenvalueWarning")
 @pytest.mark.kernels
 @pytest.mark.parametrize(("name", "dtype"), [*zip(NAMES, itertools.cycle(PRECISIONS))])
+@pytest.mark.turns(2)
 def test_every_step_agrees_with_float64_lapack(name, dtype) -> None:
     layer, trajectory = constrained(N, dtype), getattr(Trajectories(dtype), name)
     for t in range(STEPS):
@@ -175,6 +176,7 @@ def test_one_training_after_another_in_any_units(first, then, dtype, exponent, s
 @pytest.mark.parametrize(
     ("dtype", "rate"), [(torch.float32, 0.02), (torch.float64, 0.05), (torch.float32, 0.08)]
 )
+@pytest.mark.turns(3)
 def test_an_eigenvalue_that_comes_from_outside(dtype, rate) -> None:
     """T is normal and moves slowly, so little work does, and the newcomer is in nothing that was kept."""
     Q = torch.linalg.qr(torch.randn(120, 120, dtype=torch.float64)).Q
@@ -208,6 +210,7 @@ def test_an_eigenvalue_that_jumps_up_outside_is_found_at_once(dtype, jump) -> No
         ("drift", torch.float64, 1e-6),
     ],
 )
+@pytest.mark.turns(3)
 def test_gradients_agree_with_lapacks(name, dtype, tolerance) -> None:
     trajectory = getattr(Trajectories(dtype), name)
     layers = [constrained(N, dtype, solver=solver) for solver in ("tracking", "dense")]
@@ -525,6 +528,7 @@ def test_compiled_steps_are_the_eager_ones() -> None:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("mode", ["equal", "at_most"])
+@pytest.mark.turns(2)
 def test_traced_modules_follow_the_parameter(mode) -> None:
     layer = linear(mode=mode)
     x = torch.randn(3, N)

@@ -55,7 +55,7 @@ def fitted(seed):
         return StableLinearModel(**options).fit(X, U=U), X, U
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 33))
+@pytest.mark.parametrize("seed", by_turns(range(200), 45))
 def test_no_choice_changes_what_a_call_needs(seed):
     model, X, U = fitted(seed)
     steps, d, rng = 7, model.delays, np.random.default_rng(seed)
@@ -182,12 +182,13 @@ def heated(rows, seed, driving, noise):
     [
         ("auto", 0.1, 0.1, 2),
         ("measurement", 0.1, 0.5, 1),
-        ("auto", 0.0, 0.5, 2),
+        pytest.param("auto", 0.0, 0.5, 2, marks=pytest.mark.nightly),
         pytest.param("measurement", 0.3, 0.1, 1, marks=pytest.mark.nightly),
         pytest.param("measurement", 0.2, 0.0, 2, marks=pytest.mark.nightly),
         pytest.param("auto", 0.3, 0.0, 1, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.turns(2, first=1)
 def test_more_rows_to_begin_at_are_no_worse_and_the_error_is_the_one_that_is_told(
     kind, driving, noise, delays
 ):

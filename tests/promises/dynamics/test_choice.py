@@ -35,6 +35,7 @@ def one_step(problem):
 
 
 @pytest.mark.parametrize(("slow", "fast", "rows", "lead"), [(0.04, 0.21, 700, 200), (0.06, 0.095, 900, 250)])
+@pytest.mark.turns(2)
 def test_one_sensor_without_noise_is_forecast_exactly(slow, fast, rows, lead):
     t = np.arange(rows + lead)
     X = (np.cos(slow * t) + 0.7 * np.cos(fast * t + 2))[:, None]
@@ -112,7 +113,10 @@ def test_the_error_of_a_projection_of_full_rank_is_that_without(delays, offset):
     np.testing.assert_allclose(errors[0]["model"], errors[1]["model"], rtol=0.5)
 
 
-@pytest.mark.parametrize(("noise", "kind"), [(0.0, "process"), (0.05, None), (0.05, "measurement")])
+@pytest.mark.parametrize(
+    ("noise", "kind"),
+    [(0.0, "process"), (0.05, None), pytest.param(0.05, "measurement", marks=pytest.mark.nightly)],
+)
 def test_inputs_that_do_not_excite_are_noticed_and_others_are_not(noise, kind):
     rng = np.random.default_rng(0)
     A, B = np.diag([0.8, 0.5, -0.3, 0.6]), np.ones((4, 1))
@@ -127,6 +131,7 @@ def test_inputs_that_do_not_excite_are_noticed_and_others_are_not(noise, kind):
         assert any("inputs" in str(w.message) and "vary more" in str(w.message) for w in caught) == heard
 
 
+@pytest.mark.nightly
 def test_transients_excite_what_a_sine_does_not():
     noisy, _, _ = chain(300, 0.01, 2)
     StableLinearModel(noise="measurement").fit(noisy, U=np.sin(0.4 * np.arange(300))[:, None])  # in silence
@@ -183,6 +188,7 @@ def test_short_recordings_with_little_noise_take_several_steps(noise, seed):
     assert chosen(problem) <= 0.75 * one_step(problem)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n", "rows", "seed"), [(12, 16, 12), pytest.param(30, 32, 1, marks=pytest.mark.nightly)]
 )
@@ -266,7 +272,9 @@ def test_a_hidden_state_is_not_biased_by_both_kinds_of_noise(true, measurement):
     assert abs(found - true) < 0.09 < abs(biased - true)
 
 
-@pytest.mark.parametrize(("noise", "inputs"), [(0.1, False), (0.02, True)])
+@pytest.mark.parametrize(
+    ("noise", "inputs"), [(0.1, False), pytest.param(0.02, True, marks=pytest.mark.nightly)]
+)
 def test_the_table_says_what_was_taken_and_why(noise, inputs):
     X, U, _ = chain(160, noise, 1)
     model = StableLinearModel(noise="auto", lead=20).fit(X, U=U if inputs else None)
@@ -296,9 +304,8 @@ def test_the_table_says_what_was_taken_and_why(noise, inputs):
 
 def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     rng, seen = np.random.default_rng(0), set()
-    noisy, U, _ = chain(120, 0.1, 1)
+    noisy, U, _ = chain(60, 0.1, 1)
     walk = np.cumsum(rng.standard_normal((80, 2)), axis=0)
-    slow = np.array([np.cumsum(0.9 ** np.arange(30) * rng.standard_normal(30))]).T
     apart = np.zeros((60, 3))
     for k in range(59):
         apart[k + 1] = np.array([0.9, -0.5, 0.2]) * apart[k] + rng.standard_normal(3)
@@ -308,15 +315,12 @@ def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for X, inputs, options in (
-            (noisy, U, {}),
-            (noisy, None, {"offset": True, "delays": 2}),
+            (noisy, U, {"delays": 2}),
             (walk, None, {}),
-            (slow, None, {}),
             (apart, None, {"offset": True}),
             (ramp, None, {}),
             (circle, None, {}),
             (noisy[:, :1], U, {"states": 2}),
-            (noisy[:60, :1], None, {"states": "auto"}),
         ):
             model = StableLinearModel(noise="auto", lead=8, **options).fit(X, U=inputs)
             again = StableLinearModel(**model.choice_.params).fit(X, U=inputs)
@@ -328,6 +332,7 @@ def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
     assert seen >= {(None, "process"), (None, "measurement"), ("no change", "process"), ("drift", "process")}
 
 
+@pytest.mark.nightly
 def test_choice_forecasts_random_walks_about_as_well_as_no_change_does() -> None:
     walks = np.random.default_rng(0).standard_normal((60, 8)).cumsum(axis=0)
     with warnings.catch_warnings():
@@ -346,6 +351,7 @@ def two_sines(seed):
 
 
 @pytest.mark.parametrize("delays", [50, 40])
+@pytest.mark.turns(2)
 def test_delays_that_nearly_fill_the_rows_are_shrunk_and_said(delays):
     errors = []
     for seed in range(6):
@@ -357,6 +363,7 @@ def test_delays_that_nearly_fill_the_rows_are_shrunk_and_said(delays):
     assert np.median(errors) < 0.3
 
 
+@pytest.mark.nightly
 def test_fewer_delays_leave_states_to_check_forecasts():
     X, _ = two_sines(0)
     model = StableLinearModel(delays=20, lead=15).fit(X)  # the remedy, in silence

@@ -138,6 +138,7 @@ def test_sparse_and_object_arrays_are_told_how_to_become_dense(driven):
 
 
 @pytest.mark.parametrize("gaps", [[0], [79], [0, 1, 30, 31, 33, 79], [5, 7, 9, 11, 40]])
+@pytest.mark.turns(2)
 def test_missing_rows_are_cut_out_and_the_rest_is_fitted_as_recordings(driven, gaps):
     X, U = driven[0].copy(), driven[1]
     X[gaps, 2] = np.nan
@@ -228,6 +229,7 @@ def test_messages_name_the_function_that_was_called(driven):
             call()
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:StableLinearModel. forecasting no change")  # So few rows.
 def test_nothing_is_shown_unless_it_is_asked_for(driven, capsys, monkeypatch):
     shown = []

@@ -111,6 +111,7 @@ def test_the_table_has_each_order_and_dead_time():
 
 
 @pytest.mark.parametrize(("lags", "outputs"), [(3, 1), (5, 2)])
+@pytest.mark.turns(2)
 def test_rows_of_inputs_may_be_given(lags, outputs):
     rng = np.random.default_rng(2)
     U = rng.standard_normal((500, 1))
@@ -185,6 +186,7 @@ def pulse(rows, dead, rng):
     return 3.0 * ((k > rows // 2 - 7) & (k < rows // 2)) + 0.05 * rng.standard_normal(rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("moved", "rows", "dead", "seed"),
     [pytest.param(step, 200, 20, 1, marks=pytest.mark.nightly), (pulse, 240, 30, 0)],
@@ -237,9 +239,16 @@ def test_a_fit_without_feedthrough_names_it_where_inputs_explain_little():
     assert model.forecast_error_["model"].max() < 0.02
 
 
-@pytest.mark.parametrize("kind", ["step", "impulse"])
 @pytest.mark.parametrize(
-    "options", [{"states": 2}, {"states": "auto"}, {"states": 2, "noise": "measurement"}]
+    ("options", "kind"),
+    [
+        ({"states": 2}, "step"),
+        ({"states": "auto"}, "impulse"),
+        ({"states": 2, "noise": "measurement"}, "step"),
+        pytest.param({"states": 2}, "impulse", marks=pytest.mark.nightly),
+        pytest.param({"states": "auto"}, "step", marks=pytest.mark.nightly),
+        pytest.param({"states": 2, "noise": "measurement"}, "impulse", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_recording_that_begins_with_a_step_or_an_impulse_needs_rows_of_rest(kind, options):
     rng = np.random.default_rng(0)

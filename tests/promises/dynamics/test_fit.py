@@ -104,6 +104,7 @@ def test_error_of_small_problems_is_that_of_a_long_search(continuous):
     assert fit.error <= best * (1 + 1e-6)
 
 
+@pytest.mark.nightly
 def test_a_smaller_radius_never_fits_better_and_more_steps_never_worse():
     X, Y = texture(5, 14, seed=1)
     errors = [fit_stable(X, Y, radius=radius).error for radius in (1.0, 0.99, 0.9, 0.5)]
@@ -122,6 +123,7 @@ def test_textures_end_far_below_clipping(seed):
     assert fit.error - fit.least_squares_error < 0.5 * min(excess)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("samples", [60, 200])
 def test_oscillators_in_continuous_time_end_far_below_shifting_and_clipping(samples):
     rng = np.random.default_rng(0)
@@ -231,6 +233,7 @@ def test_unit_of_time_does_not_matter(unit, abscissa):
     assert fit.growth == pytest.approx(plain.growth, rel=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("factor", [2.0**-900, pytest.param(2.0**900, marks=pytest.mark.nightly)])
 def test_powers_of_two_change_no_digit(factor):
     X, Y = texture(4, 14, seed=2)
@@ -283,6 +286,7 @@ def test_ridge_makes_dependent_columns_possible_and_is_a_sum_of_squares():
 
 
 @pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.turns(2)
 def test_ridge_leaves_the_bound(continuous):
     X, Y = texture(5, 9, seed=0)
     kind = {"time": "continuous", "abscissa": -0.1} if continuous else {"radius": 0.7}

@@ -50,7 +50,7 @@ def test_bands_cover_what_they_say_at_every_lead(states, coverage, interval):
 @pytest.mark.parametrize(
     ("kwargs", "before", "width", "radius"),
     [
-        ({"noise": "auto"}, 40, 2, 0.97),
+        pytest.param({"noise": "auto"}, 40, 2, 0.97, marks=pytest.mark.nightly),
         ({"delays": 3, "noise": "process"}, 100, 4, 0.9),
         ({}, 15, 1, 1.0),
     ],
@@ -72,6 +72,7 @@ def test_noise_that_drives_the_system_leaves_rows_before_the_last_without_a_say(
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.nightly
 def test_conformal_bands_do_not_ask_for_a_normal_distribution():
     X, U = driven(6000, 1, "heavy")
     model = StableLinearModel(lead=3).fit(X[:3000], U=U[:3000])
@@ -137,6 +138,7 @@ def test_few_rows_before_a_forecast_widen_the_band_of_hidden_states():
     assert widths[0] > widths[1] > widths[2]
 
 
+@pytest.mark.nightly
 def test_delays_and_a_rank_have_bands_of_the_columns():
     X, U = driven(120, 4)
     wide = X @ np.random.default_rng(0).standard_normal((2, 5))

@@ -112,10 +112,10 @@ def test_modes_that_do_not_exist_are_refused(model, two_tones, modes):
 @pytest.mark.parametrize(
     ("frequencies", "damping", "sensors", "rows", "noise", "seed"),
     [
-        # The first block holds most of the fastest mode.
-        ((3.0, 6.5, 11.0), (0.01, 0.02, 0.03), 2, 600, 0.03, 1),
         # Two rows of one sensor have too few directions to tell the mode that is over from the others.
         ((8.0, 23.0), (0.06, 0.002), 1, 500, 0.05, 0),
+        # The first block holds most of the fastest mode.
+        pytest.param((3.0, 6.5, 11.0), (0.01, 0.02, 0.03), 2, 600, 0.03, 1, marks=pytest.mark.nightly),
         pytest.param((3.0, 9.0, 17.0), (0.04, 0.003, 0.02), 1, 700, 0.02, 2, marks=pytest.mark.nightly),
         pytest.param((2.0, 4.5, 8.0, 10.0, 14.0), 0.01, 2, 1000, 0.05, 1, marks=pytest.mark.nightly),
         pytest.param((2.0, 5.0, 9.0, 12.0), 0.02, 3, 500, 0.1, 0, marks=pytest.mark.nightly),

@@ -86,7 +86,7 @@ def test_one_step_of_the_input_is_forecast_from_where_it_was_seen(rows, at, nois
     assert relative(forecast(model, truth, other, 50, 200), truth[50:250]) < 0.05
 
 
-@pytest.mark.parametrize(("rows", "noise"), [(400, 0.03), (320, 0.01)])
+@pytest.mark.parametrize(("rows", "noise"), [(320, 0.01), pytest.param(400, 0.03, marks=pytest.mark.nightly)])
 def test_steps_of_which_each_block_has_its_own_are_fitted_with_a_word(rows, noise):
     """One block is left that could judge, which is none: all do, and the fit says that it knows no better."""
     rng, block = np.random.default_rng(3), rows // 4
@@ -132,16 +132,20 @@ def tanks(count, rows, seed):
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "seeds"),
-    [(3, 500, (2, 3, 8)), pytest.param(2, 700, range(4), marks=pytest.mark.nightly)],
+    ("count", "rows", "seeds", "most"),
+    [
+        (2, 200, (2,), 0),
+        pytest.param(3, 500, (2, 3, 8), 1, marks=pytest.mark.nightly),
+        pytest.param(2, 700, range(4), 1, marks=pytest.mark.nightly),
+    ],
 )
-def test_what_is_not_linear_is_no_feedthrough(count, rows, seeds):
+def test_what_is_not_linear_is_no_feedthrough(count, rows, seeds, most):
     found = []
     for seed in seeds:
         Y, U = tanks(count, rows, seed)
-        found.append(StableLinearModel(states="auto", offset=True, lead=40).fit(Y, U=U).feedthrough_)
+        found.append(StableLinearModel(states="auto", offset=True, lead=rows // 12).fit(Y, U=U).feedthrough_)
     # One step ahead, a feedthrough is more likely here; forecasts are no better with it, but for chance.
-    assert sum(found) <= 1
+    assert sum(found) <= most
 
 
 @pytest.mark.parametrize(("missing", "rows"), [("raise", 5), ("split", 90)])
@@ -195,10 +199,9 @@ def oven(rows, noise, seed):
     return np.array(Y)[:, None] + noise * rng.standard_normal((rows, 1)), U[:, None]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
-@pytest.mark.parametrize(
-    ("rows", "noise", "seed"), [(300, 0.3, 5), pytest.param(420, 0.1, 8, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("rows", "noise", "seed"), [(300, 0.3, 5), (420, 0.1, 8)])
 def test_the_order_of_a_plant_that_is_not_linear_forecasts_about_as_well_as_the_best(rows, noise, seed):
     Y, U = oven(rows, noise, seed)
     model = StableLinearModel(states="auto", lead=50).fit(Y, U=U)
@@ -237,7 +240,10 @@ def test_damping_is_that_of_a_known_matrix():
 
 @pytest.mark.parametrize(
     ("frequencies", "damping", "rows", "noise", "sensors", "dt", "forced"),
-    [((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False), ((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True)],
+    [
+        ((2.5, 6.0, 7.5), 0.02, 700, 0.05, 2, 0.04, True),
+        pytest.param((4.0, 11.0), 0.012, 1200, 0.03, 3, 0.02, False, marks=pytest.mark.nightly),
+    ],
 )
 def test_damping_is_found_within_its_deviations(frequencies, damping, rows, noise, sensors, dt, forced):
     """What is found minus the truth, over its deviation, is normal."""
@@ -272,7 +278,7 @@ def rung(frequencies, damping, sensors, rows, noise, seed, dt=0.01):
     [
         ((2.2, 3.7, 8.7), 0.01, 3, 250, 0.03, 8),
         ((2.5, 13.0), 0.015, 1, 400, 0.02, 10),
-        ((4.0, 11.0, 23.0), 0.01, 3, 2500, 0.04, 8),
+        pytest.param((4.0, 11.0, 23.0), 0.01, 3, 2500, 0.04, 8, marks=pytest.mark.nightly),
     ],
 )
 def test_damping_of_states_that_hold_noise_alone_is_not_read_in_silence(
@@ -357,7 +363,7 @@ def test_one_block_does_not_judge_a_fit():
         assert np.linalg.norm(found - truth) < 0.97 * np.linalg.norm(X[begins][:, None] - truth)
 
 
-@pytest.mark.parametrize("sensors", [1, 2])
+@pytest.mark.parametrize("sensors", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_accelerations_are_no_states_and_the_remedy_finds_the_modes(sensors):
     rng, t = np.random.default_rng(0), 0.02 * np.arange(1200)
     shapes = rng.standard_normal((2, sensors))

@@ -86,6 +86,7 @@ with warnings.catch_warnings():
 
 
 @with_checks
+@pytest.mark.turns(2)
 def test_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -92,6 +92,7 @@ def test_predictions_and_forecasts_are_nearly_as_good_as_those_of_the_true_syste
 
 
 @pytest.mark.parametrize("seed", [25, 156])  # of 300 and 307 rows
+@pytest.mark.turns(2)
 def test_a_filter_forgets_within_the_rows(seed):
     of = system(seed)
     Y, U = of.Y[: of.rows], of.U[: of.rows] if of.inputs is not None else None
@@ -105,7 +106,9 @@ def test_a_filter_forgets_within_the_rows(seed):
 
 
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
-@pytest.mark.parametrize(("pieces", "rows", "outputs"), [(28, 6, 1), (70, 8, 2)])
+@pytest.mark.parametrize(
+    ("pieces", "rows", "outputs"), [(28, 6, 1), pytest.param(70, 8, 2, marks=pytest.mark.nightly)]
+)
 def test_many_short_recordings(pieces, rows, outputs):
     """Some are of one window for the longest past and future that all of them allow together."""
     Y, U, _ = plant(pieces * rows)
@@ -170,6 +173,7 @@ def test_undriven_oscillations_in_noise_stay_on_the_circle():
 
 @pytest.mark.filterwarnings("ignore:StableLinearModel. a regression on a longer past")  # of too few states
 @pytest.mark.parametrize("bound", [0.9, 1.0])
+@pytest.mark.turns(2)
 def test_the_bound_holds_and_the_filter_is_stable_on_any_recording(bound):
     rng = np.random.default_rng(3)
     for n in (1, 2, 3, 5):
@@ -377,7 +381,8 @@ def test_input_delays_go_with_the_choice():
 
 
 @pytest.mark.parametrize(
-    ("states", "outputs", "inputs", "rows", "seed"), [(6, 1, 1, 40, 1), (10, 3, 0, 50, 3)]
+    ("states", "outputs", "inputs", "rows", "seed"),
+    [(6, 1, 1, 40, 1), pytest.param(10, 3, 0, 50, 3, marks=pytest.mark.nightly)],
 )
 def test_too_few_rows_to_choose_the_order_are_said_and_the_remedy_works(states, outputs, inputs, rows, seed):
     rng = np.random.default_rng(seed)

@@ -27,6 +27,7 @@ def transform(T, d=None):
 
 
 @pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.turns(2, first=1)
 def test_derivatives_for_skew_matrices_and_any_diagonal(dtype) -> None:
     def f(T, d):
         return scaled_cayley(skew(T), d)

@@ -56,6 +56,7 @@ def called(q, k, v, beta, decay, state, chunk=None):
         (33, 3, {}),
     ],
 )
+@pytest.mark.turns(3)
 def test_all_steps_of_a_chunk_are_those_one_by_one(steps, r, options) -> None:
     given = tensors(steps, r, **options)
     if given[4] is not None:
@@ -73,6 +74,7 @@ def test_all_steps_of_a_chunk_are_those_one_by_one(steps, r, options) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"values": False}, {"decays": False}])
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order(options) -> None:
     given = [None if t is None else t[:1].detach().requires_grad_() for t in tensors(3, 2, **options)]
     leaves = [t for t in given if t is not None]
@@ -110,6 +112,7 @@ def keys(kind, r, steps=4096):
 @pytest.mark.parametrize(
     ("kind", "r"), [("random", 1), ("equal", 4), ("equal", 1), ("nearly equal", 4), ("two", 2)]
 )
+@pytest.mark.turns(3)
 def test_single_precision_over_4096_steps(kind, r) -> None:
     """Equal keys would repeat the rounding error of one product: without double precision 1e-3."""
     k, q = keys(kind, r), torch.randn(2, 4096, 8)

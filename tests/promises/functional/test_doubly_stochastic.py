@@ -100,6 +100,7 @@ def test_rows_and_columns_have_the_sum_1(kind, n, size, dtype, seed) -> None:
             break
 
 
+@pytest.mark.nightly
 @given(n=st.integers(2, 8), dtype=st.sampled_from(REAL), seed=seeds)
 @examples(10)
 def test_it_is_the_limit_of_alternating_divisions(n, dtype, seed) -> None:
@@ -125,6 +126,7 @@ def test_what_is_added_to_a_row_or_a_column_changes_nothing() -> None:
     torch.testing.assert_close(doubly_stochastic(T.mT), doubly_stochastic(T).mT, rtol=0, atol=1e-14)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("size", [1.0, 30.0])
 def test_a_product_of_60_has_the_norm_1(dtype, size) -> None:
@@ -136,6 +138,7 @@ def test_a_product_of_60_has_the_norm_1(dtype, size) -> None:
 
 
 @pytest.mark.parametrize("size", [1.0, 6.0, 200.0])
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(size) -> None:
     """Of one matrix, of a batch, and of logits beyond the limit."""
     T = size * normal((2, 3, 3), torch.float64, 4) / 3

@@ -30,6 +30,7 @@ def along(f):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.turns(2)
 def test_second_derivative_in_each_order_of_modes(name) -> None:
     def f(t):
         return FUNCTIONS[name](T + t * V)

@@ -76,6 +76,7 @@ def test_against_explicit_rotations(case, dtype, seed) -> None:
         (4, 2, "fft", torch.float64),
     ],
 )
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(n, layers, order, dtype) -> None:
     theta, phi, d = sample(n, layers, order, dtype)
     h = torch.randn(2, n, dtype=dtype)
@@ -107,6 +108,7 @@ def test_a_batch_of_matrices() -> None:
     torch.testing.assert_close(actual[1, 2], givens_operator(theta[1, 2], None, d[1, 2])(h[1, 2]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [4, 5])
 def test_all_parameters_are_independent(n) -> None:
     for layers in range(1, n + 1):

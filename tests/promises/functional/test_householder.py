@@ -56,6 +56,7 @@ def test_factors_other_than_reflections() -> None:
         ((4, 3), torch.complex128),
     ],
 )
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(shape, dtype) -> None:
     """With factors that are trained where the vectors are complex."""
     vectors = torch.randn(shape, dtype=dtype, requires_grad=True)

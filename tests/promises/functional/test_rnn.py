@@ -71,6 +71,7 @@ def test_gradient_of_one_output_alone(which, dtype, checkpoint_every) -> None:
     ("nonlinearity", "dtype", "checkpoint_every"),
     [(*defined, every) for defined, every in zip(EXACT, (None, 2, 2, None, None, 2, None), strict=True)],
 )
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(nonlinearity, dtype, checkpoint_every) -> None:
     sizes = [2, 2, 1]
     args = arguments(sizes, 1, 2, dtype, nonlinearity=nonlinearity)

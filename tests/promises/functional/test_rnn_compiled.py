@@ -32,6 +32,7 @@ def gradients(function, args):
         ("relu", torch.float64, [2, 1], {}),
     ],
 )
+@pytest.mark.turns(2)
 def test_one_operator_with_the_same_results(nonlinearity, dtype, sizes, options) -> None:
     args = arguments(dtype, sizes, nonlinearity)
 
@@ -92,6 +93,7 @@ def test_second_derivatives_of_a_compiled_recurrence() -> None:
     torch.testing.assert_close(penalty(compiled), penalty(function))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "transform", ["vmap", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("jvp", "jacrev"))]
 )
@@ -112,6 +114,7 @@ def test_transforms_inside_a_compiled_function(transform) -> None:
     torch.testing.assert_close(compiled(W), function(W))
 
 
+@pytest.mark.nightly
 def test_a_callable_keeps_the_loop() -> None:
     args = arguments(torch.float64, [3] * 3, "tanh")
 

@@ -34,6 +34,7 @@ def test_a_nonnegative_matrix_has_its_spectral_radius() -> None:
     torch.testing.assert_close(scaled_norm(W), spectral_radius(W), rtol=1e-6, atol=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [12, 200])  # 200: products of two blocks.
 def test_the_norm_of_an_orthogonal_matrix_is_the_least(n) -> None:
     Q = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64)).Q
@@ -52,6 +53,7 @@ def test_blocks_without_a_way_back_have_the_norm_of_the_largest() -> None:
 
 @pytest.mark.parametrize("n", [9, 40, pytest.param(300, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("diagonal", [0.0, 0.1])
+@pytest.mark.turns(1)
 def test_a_triangular_matrix_its_transpose_and_its_rows_in_another_order(n, diagonal) -> None:
     """The least norm of Wᵀ, by Θ⁻¹, and of PWPᵀ, is that of W. Without a way back, Θ goes to its bounds."""
     torch.manual_seed(0)
@@ -83,6 +85,7 @@ def feasible(W, r):
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
 @pytest.mark.parametrize("n", [3, 8, 20])
+@pytest.mark.turns(2)
 def test_against_a_semidefinite_solver(n) -> None:
     W = normal((n, n), torch.float64, n).numpy() * np.exp(np.linspace(-1, 1, n))
     low, high = scaled_norm(W).item() * np.array([1 - 1e-4, 1 + 1e-4])

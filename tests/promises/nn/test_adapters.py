@@ -106,6 +106,7 @@ def by_hand(model, name, entries):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.turns(2)
 def test_a_model_starts_as_it_is_and_only_rotations_train(name) -> None:
     model, x, adapters = built(name)
     dtype = MODELS[name][-1]
@@ -206,6 +207,7 @@ def test_rotations_alone_are_saved_and_loaded_in_another_process(elsewhere, tmp_
 
 
 @pytest.mark.parametrize("name", ["linear 3", "groups", "transposed", "three sizes"])
+@pytest.mark.turns(2)
 def test_derivatives(name) -> None:
     model, x, adapters = built(name)
     moved(adapters, 0.5)
@@ -292,6 +294,7 @@ def test_autocast_does_not_reduce_the_precision_of_a_rotation() -> None:
     assert abs(torch.linalg.matrix_norm(merged) / torch.linalg.matrix_norm(W) - 1) < 1e-3
 
 
+@pytest.mark.nightly
 def test_an_adapted_model_compiles_whole() -> None:
     model, x, adapters = built("transposed")
     moved(adapters, 0.5)

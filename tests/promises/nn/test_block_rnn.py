@@ -210,6 +210,7 @@ def test_state_dict_and_deepcopy() -> None:
     assert torch.equal(copy.deepcopy(rnn)(x)[0], rnn(x)[0])
 
 
+@pytest.mark.nightly
 def test_training_keeps_every_constraint_and_lowers_the_loss() -> None:
     rnn = sp.nn.ENRNN(2, 12, 8, mode="equal")
     head = torch.nn.Linear(20, 1)

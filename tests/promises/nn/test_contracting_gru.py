@@ -50,6 +50,7 @@ def test_derivatives_of_first_and_second_order(rate, scale) -> None:
 
 
 @pytest.mark.parametrize(("rate", "layers"), [(0.9, 1), (0.98, 2), (1, 1)])
+@pytest.mark.turns(3)
 def test_the_rate_holds_whatever_training_makes_of_the_parameters(rate, layers) -> None:
     torch.manual_seed(0)
     rnn = GRU(2, 6, layers, rate=rate, dtype=torch.float64)

@@ -21,6 +21,7 @@ def trained_to_remember(**options):
 
 
 @pytest.mark.parametrize("options", [{"rate": 0.9}, {"rate": 0.9, "nonlinearity": "tanh", "growth": 3.0}])
+@pytest.mark.turns(2)
 def test_two_trajectories_stay_inside_the_envelope(options) -> None:
     rnn = trained_to_remember(**options)
     W = rnn.cells[0].weight_hh.detach()

@@ -80,6 +80,7 @@ def results(rnn, x):
         for j, conversion in enumerate(TO_DOUBLE)
     ],
 )
+@pytest.mark.turns(3)
 def test_a_converted_network_is_one_built_in_double_precision(name, conversion) -> None:
     make = NETWORKS[name]
     rnn, expected = make(), make(dtype=torch.complex128)
@@ -176,6 +177,7 @@ COMPLEX_CASES = [case for case in CASES if torch.complex64 in case.dtypes]
 
 
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=lambda case: case.name)
+@pytest.mark.turns(2)
 def test_a_layer_with_a_complex_weight_follows_torch(case) -> None:
     """``Module.double`` leaves complex parameters alone. What drops imaginary parts is refused."""
     layer = holder(case, case.member((4, 4), torch.complex64))

@@ -103,6 +103,7 @@ def test_shapes_are_those_of_torch() -> None:
 
 
 @every_variant
+@pytest.mark.turns(2)
 def test_two_states_never_move_apart_in_training(options) -> None:
     torch.manual_seed(0)
     net = built(options, layers=1)
@@ -203,6 +204,7 @@ def test_autocast_leaves_the_network_in_its_precision() -> None:
     assert (half[0].float() - expected[0]).norm() < 0.1 * expected[0].norm()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", by_turns([VARIANTS["overwrite with a rate"], VARIANTS["signed"]], 2))
 def test_compiled_and_exported(options) -> None:
     net, x = built(options, layers=1, dtype=torch.float32), torch.randn(20, 2, 3)

@@ -56,7 +56,7 @@ def size_of(made, x, z):
     return L * z.norm(dim=1) + c.norm(dim=1)
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 37))
+@pytest.mark.parametrize("seed", by_turns(range(200), 74))
 def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
     for dtype in (torch.float32, torch.float64):
         made, x = layer(seed, dtype=dtype)
@@ -70,7 +70,7 @@ def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
     torch.testing.assert_close(found, z.expand(found.shape), rtol=0, atol=1e-10 * float(1 + z.norm()))
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 37))
+@pytest.mark.parametrize("seed", by_turns(range(200), 111))
 def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
     made, x = layer(seed, size=1.5)
     x.requires_grad_()
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("nonlinearity", ["tanh", *by_turns(["relu", "softplus", "leaky_relu"], 3)])
+@pytest.mark.parametrize("nonlinearity", by_turns(["tanh", "relu", "softplus", "leaky_relu"], 4))
 def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
     torch.manual_seed(0)
     made = sp.nn.Equilibrium(2, 2, nonlinearity=nonlinearity, dtype=torch.float64)
@@ -94,6 +94,7 @@ def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
         assert check(lambda x, *_: made(x), inputs, **FAST)
 
 
+@pytest.mark.nightly
 def test_two_solutions_are_no_farther_apart_than_their_inputs() -> None:
     """m = 1 of the default: 1-Lipschitz in Ux + b, after steps that make W large, too."""
     torch.manual_seed(0)

@@ -44,6 +44,7 @@ def test_without_biases_and_with_a_start_of_ones_own() -> None:
     rnn(torch.randn(4, 3, 2))[0].sum().backward()
 
 
+@pytest.mark.nightly
 def test_compiles_into_one_graph() -> None:
     rnn = sp.nn.GORU(2, 5)
     x = torch.randn(4, 3, 2)

@@ -50,6 +50,7 @@ def through_a_file(layer):
 
 @every_layer
 @pytest.mark.parametrize("copied", [through_pickle, through_a_file, copy.deepcopy])
+@pytest.mark.turns(3)
 def test_copies_of_trained_layers(make, copied) -> None:
     layer = trained(make)
     x = torch.randn(5, 2, 3)
@@ -73,6 +74,7 @@ def test_copies_of_trained_layers(make, copied) -> None:
 
 
 @every_layer
+@pytest.mark.turns(3)
 def test_built_without_memory_and_started_afterwards(make) -> None:
     torch.manual_seed(0)
     expected = make()
@@ -92,6 +94,7 @@ def test_built_without_memory_and_started_afterwards(make) -> None:
 
 
 @every_layer
+@pytest.mark.turns(3)
 def test_start_anew_after_training(make) -> None:
     torch.manual_seed(0)
     expected = make().state_dict()
@@ -129,6 +132,7 @@ def test_start_anew_in_double_precision() -> None:
 
 
 @every_layer
+@pytest.mark.turns(3)
 def test_forward_of_fake_tensors(make) -> None:
     layer, x = make(), torch.randn(5, 2, 3)
     expected = [t.shape for t in layer(x)]

@@ -156,6 +156,7 @@ def test_an_empty_batch_and_flatten_parameters(network) -> None:
 
 
 @every_network
+@pytest.mark.turns(2)
 def test_a_sequence_goes_on_from_its_states(network) -> None:
     rnn = network.make(3, 2)
     x = torch.randn(6, 4, 3)
@@ -166,6 +167,7 @@ def test_a_sequence_goes_on_from_its_states(network) -> None:
 
 
 @every_network
+@pytest.mark.turns(2)
 def test_packed_sequences_are_those_one_by_one(network) -> None:
     rnn = network.make(3, 2, bidirectional=True)
     sequences = [torch.randn(length, 3) for length in (2, 6, 4)]
@@ -207,7 +209,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, leng
     return losses
 
 
-@pytest.mark.parametrize("network", by_turns(NETWORKS, 2, ids=(network.name for network in NETWORKS)))
+@pytest.mark.parametrize("network", by_turns(NETWORKS, 6, ids=(network.name for network in NETWORKS)))
 def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
     model, optimizer = build(network)
     before = copy.deepcopy(model)
@@ -223,6 +225,7 @@ def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
 
 
 @every_network
+@pytest.mark.turns(2)
 def test_training_resumes_bit_for_bit(network) -> None:
     model, optimizer = build(network)
     train(model, optimizer, range(3), length=8)

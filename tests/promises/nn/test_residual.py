@@ -80,7 +80,7 @@ def test_the_inverse_of_a_trained_block_is_within_its_bound(seed, dtype) -> None
     assert 1 <= made.iterations <= max(1, math.ceil(math.log(4 * eps / (1 - rate)) / math.log(rate)))
 
 
-@pytest.mark.parametrize("seed", by_turns(range(100), 20))
+@pytest.mark.parametrize("seed", by_turns(range(100), 40))
 def test_the_determinant_of_a_trained_block_is_that_of_its_jacobian(seed) -> None:
     made, x = trained(seed, torch.float64)
     x, wanted = x[:5].requires_grad_(), [*made.parameters()]
@@ -141,6 +141,7 @@ def test_terms_that_are_rarely_there_are_right_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.turns(2)
 def test_derivatives_of_first_and_second_order_are_exact(mean) -> None:
     function = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
     with torch.no_grad():

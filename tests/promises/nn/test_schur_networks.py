@@ -85,6 +85,7 @@ def test_the_papers_literal_form_is_eq_5() -> None:
     np.testing.assert_allclose(cell.weight_hh.detach(), P @ S @ P.T, atol=1e-13)
 
 
+@pytest.mark.nightly
 def test_radius_and_departure_reach_the_blocks() -> None:
     rnn = sp.nn.NNRNN(2, 8, radius=0.9, departure=0.5, delta=0.25, dtype=torch.float64)
     train(rnn, steps=50)
@@ -95,6 +96,7 @@ def test_radius_and_departure_reach_the_blocks() -> None:
 
 
 @pytest.mark.parametrize("rebase_every", [None, 1])
+@pytest.mark.turns(2)
 def test_exp_rnn_stays_orthogonal_and_learns(rebase_every) -> None:
     rnn = sp.nn.ExpRNN(2, 12, angles="cayley", dtype=torch.float64)
     before = rnn.cells[0].weight_hh.detach().clone()

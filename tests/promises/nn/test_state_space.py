@@ -57,6 +57,7 @@ def test_the_output_comes_before_the_state() -> None:
     ("nonlinearity", "bidirectional"),
     [(None, True), ("relu", False), ("tanh", True), ("leaky_relu", False), ("elu", False)],
 )
+@pytest.mark.turns(3)
 def test_the_gain_of_a_network_holds_under_attack(nonlinearity, bidirectional) -> None:
     gain = 1.5
     net = sp.nn.StateSpace(2, 4, 3, 2, nonlinearity, gain, bidirectional=bidirectional, dtype=torch.float64)

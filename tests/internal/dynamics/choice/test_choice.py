@@ -119,7 +119,8 @@ def test_few_rows_have_the_products_of_all_pairs(lengths):
 # The choice ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("radius", [1.0, 0.7])
+@pytest.mark.nightly
+@pytest.mark.parametrize("radius", [1.0, pytest.param(0.7, marks=pytest.mark.nightly)])
 def test_white_noise_is_not_forecast(radius):
     taken, ranked = choose(parts_of(120), 10, radius, False, np.eye(3))
     assert np.exp(ranked.means[taken]) < 1.1

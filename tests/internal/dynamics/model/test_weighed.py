@@ -46,6 +46,7 @@ def test_a_state_is_the_least_squares_of_all_rows_to_it(n, measured, q):
 
 
 @pytest.mark.parametrize(("n", "measured"), [(2, 2), (4, 2)])
+@pytest.mark.turns(2)
 def test_a_steady_filter_no_longer_moves(n, measured):
     A, *_, G = problem(n, measured)
     for q in (1e-3, 1.0):

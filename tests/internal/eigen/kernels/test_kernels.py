@@ -36,6 +36,7 @@ def asked(monkeypatch):
     return calls
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.complex64, marks=pytest.mark.nightly)])
 def test_a_kernel_that_moves_little_is_asked_at_few_frequencies(dtype, asked) -> None:
     """Its norms differ by frequency, as they do after some training. It grows, too."""

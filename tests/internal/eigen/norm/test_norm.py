@@ -166,6 +166,7 @@ def gapped(seed=0):
     return U, sigma, Vh
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_a_weight_that_moves_little_needs_no_random_vectors(batch, drawn) -> None:
     U, sigma, Vh = gapped()

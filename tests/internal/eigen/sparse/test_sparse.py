@@ -38,6 +38,7 @@ def no_lapack(monkeypatch):
     monkeypatch.setattr(sparse, "_lapack", refuse)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dense", [40, 500])
 def test_of_each_kind_it_is_right(dense, rng, monkeypatch) -> None:
     monkeypatch.setattr(_paths, "SPARSE_DENSE", dense)
@@ -49,6 +50,7 @@ def test_of_each_kind_it_is_right(dense, rng, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "complex", "scale-free, directed", "mostly forward"])
+@pytest.mark.turns(2)
 def test_hundreds_of_nodes_are_proven(kind, rng, no_lapack) -> None:
     T = KINDS[kind](400, rng)
     assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)
@@ -62,6 +64,7 @@ def test_each_attempt_proves_the_radius_by_itself(attempt, kind, rng, monkeypatc
     assert sparse.spectral_radius(T) == pytest.approx(lapack(T), rel=1e-8)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("residual", [1e-5, 1e-1])
 def test_ritz_vectors_that_have_not_converged_never_give_another_radius(residual, rng, monkeypatch) -> None:
     """A proof may then fail, and LAPACK is asked."""
@@ -150,6 +153,7 @@ def proof(T: np.ndarray, V: np.ndarray, U: np.ndarray, power: int = 1) -> float 
     return sparse._proven(S, adjoint, V, U, sparse.PRODUCTS / power, np.random.default_rng(1))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("power", [1, 3])
 def test_it_is_proven_with_all_leading_eigenvalues_and_not_without_the_largest(power, rng) -> None:
     T = graph(80, rng).toarray()
@@ -197,6 +201,7 @@ def test_leading_eigenvalues_that_are_equal_are_proven(rng) -> None:
     assert proof(T + np.diag([*[0] * 39, 1.5]), *subspaces(T, slice(0, 6))) is None
 
 
+@pytest.mark.nightly
 def test_where_nothing_is_proven_lapack_is_asked_or_it_raises(rng, monkeypatch) -> None:
     T = orthogonal(120, rng)
     monkeypatch.setattr(_paths, "SPARSE_DENSE", 40)

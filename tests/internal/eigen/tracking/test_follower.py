@@ -57,6 +57,7 @@ def test_a_copy_knows_nothing(kind) -> None:
         assert kind is NormFollower or clone.handle != original.handle
 
 
+@pytest.mark.nightly
 def test_operator_follows_and_asks_lapack_without_its_object(decomposed) -> None:
     owner = RadiusFollower("tracking")
     T = torch.stack([separated(), separated()])

@@ -28,6 +28,7 @@ def dense_calls(monkeypatch):
     return calls
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "most"),
     [("overtaken", 2), ("drift", 12), ("crowded", 4)],
@@ -127,6 +128,7 @@ def f(z, A, products, theta):
     return M * (products / abs(z - theta)).sum()
 
 
+@pytest.mark.nightly
 def test_eigenvalues_outside_the_discs_of_the_derivation() -> None:
     """Each eigenvalue of a random block matrix has f(z) >= 1 for the true M."""
     rng = np.random.default_rng(0)
@@ -157,6 +159,7 @@ def test_entries_next_to_the_largest_number(dtype, dense_calls) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.turns(2)
 def test_following_goes_on_after_a_jump(dtype, dense_calls) -> None:
     """A failed attempt asks for more sweeps, not for the same few again."""
     rng, state = np.random.default_rng(0), None

@@ -42,6 +42,7 @@ def test_a_batch_with_a_rate_for_each_matrix() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.turns(3, first=1)
 def test_derivatives(n) -> None:
     X = original(n, 1.0)
 

@@ -184,6 +184,7 @@ def tensors_of(x):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.variant}")
+@pytest.mark.turns(3)
 def test_the_memory_holds_no_graph(case) -> None:
     """A hook on an original may know the model, and the graph knows the original: that is never freed."""
     module = holder(case, case.member(case.shapes[0], case.dtypes[0]))

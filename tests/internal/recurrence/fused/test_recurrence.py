@@ -110,6 +110,7 @@ def test_many_linear_steps_equal_the_reference(j, steps, of, dtype, bias, linear
     assert_same(found, results(rnn_reference, args, "identity", sizes, of=of), 1e-11)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "return_output"),
     [
@@ -144,6 +145,7 @@ def taken(monkeypatch) -> list[int]:
     return calls
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("return_output", [True, False])
 def test_who_takes_many_steps(return_output, taken) -> None:
     sizes = [2] * 800
