@@ -195,7 +195,7 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     nearly tangent.
     """
     constraint: Any = list_of(holder(case, case.member(shape, dtype)))[0]
-    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on the boundary of a bound
+    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on the boundary, if any
     D, E = (torch.randn_like(W) for _ in range(2))
     limit = 100 * tolerance(dtype, max(W.shape[-2:]))
 
