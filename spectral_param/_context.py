@@ -1,7 +1,7 @@
 """The surroundings of exact computations: autocast, TensorFloat-32, graphs and transforms.
 
-Autocast and TensorFloat-32 must not reduce the precision of a constraint. Only for *plain* tensors
-(:func:`plain`) a weight is remembered between reads, and code may branch on values.
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is
+remembered between reads, and code may branch on values, only if all tensors are *plain* (:func:`plain`).
 """
 
 from __future__ import annotations

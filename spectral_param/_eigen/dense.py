@@ -300,7 +300,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     diagonal = np.einsum("ii->i", shifted)
     diagonal -= eigenvalue.real if is_real else eigenvalue
     lu, pivots, _ = getrf(shifted, overwrite_a=True)
-    # A - λI is singular by construction; a zero pivot becomes a rounding error.
+    # A - λI is singular by construction, so a zero pivot is replaced by a rounding error.
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
     angle = _angles(len(A))

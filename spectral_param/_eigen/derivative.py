@@ -68,7 +68,7 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative: nowhere with ``regular``."""
+    """Return where λ has no derivative. With ``regular`` it has a derivative everywhere."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)

@@ -350,8 +350,8 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
-    # Processes may decide differently about their own shards. Other weights are equal in all processes, which
-    # write them together.
+    # Processes may decide differently about their own shards. Whole weights are equal in all
+    # processes, which therefore decide alike.
     if W.is_cpu and torch.equal(w.placed.W, W):
         return False
     w.placed.write(w.weight, W)

@@ -124,7 +124,7 @@ def _check_sized(
 
 
 def _has_inside(constraint: Parametrization, X: Tensor) -> bool:
-    """Return whether the set has an inside, where every change is along the set."""
+    """Return whether the set has an interior, where small changes of any direction stay in the set."""
     return constraint.active(X, X) is not None
 
 

@@ -320,7 +320,7 @@ class Measured(Bounded):
         return self.ROUNDINGS * torch.finfo(dtype).eps
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return originals T. All latches open; latches of matrices scaled at registration close."""
+        """Return originals T. Latches are opened, but closed for matrices scaled at registration."""
         if is_first:
             self._renew()
         if self._buffers.get("latched") is not None:

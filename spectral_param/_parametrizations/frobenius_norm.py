@@ -68,8 +68,8 @@ class FrobeniusNorm(Measured):
     Slices without a derivative have defined results:
 
     - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
-    - No multiple of a zero slice has the norm c. Such a slice stays zero. With ``"equal"`` a zero slice is
-      refused at registration. If a slice becomes zero in training, a
+    - No multiple of a zero slice has the norm c. Such a slice stays as it is. With ``"equal"`` a zero slice
+      is refused at registration. If a slice becomes zero in training, a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, for weights on the CPU. The
       row ``padding_idx`` of an embedding stays zero without a warning.
 
@@ -77,7 +77,7 @@ class FrobeniusNorm(Measured):
     gradient along the sphere. With ``"at_most"``, this holds for slices of norm c that a step would lengthen;
     other slices get the whole gradient. So the weight stops at stationary points of the constrained problem,
     even if the optimizer divides the gradient entry by entry, as Adam does. With ``optimizer=``,
-    ``"present"`` needs ``"equal"``, because only then the norms can be read from a checkpoint of the weight.
+    ``"present"`` needs ``"equal"``, because a checkpoint of the weight alone shows the norms only then.
 
     The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c.
     ``project`` returns the nearest weight of the set: each slice is scaled.

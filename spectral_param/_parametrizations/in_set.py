@@ -68,8 +68,7 @@ class InSet(OfWeight):
     def near(self, W: Tensor) -> Tensor:
         """Return members of the set near finite matrices ``(..., m, n)``.
 
-        The result is used only for matrices outside the set: matrices that are members by :meth:`outside` are
-        kept.
+        The result is used only for matrices that are outside by :meth:`outside`; members are kept.
         """
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
 
@@ -117,9 +116,9 @@ class InSet(OfWeight):
     stays_active = True
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return the matrices by which the layer multiplies; None if these are not known.
+        """Return the matrices by which the layer multiplies; None if W consists of slices or vectors.
 
-        By default they are the matrices W of the constraint. Slices and vectors are no such matrices.
+        By default this is W itself.
         """
         return W
 
@@ -251,7 +250,7 @@ class InSet(OfWeight):
         trial: InSet = frozen(self)
         for part in trial.modules():
             for name, value in vars(part).items():
-                if isinstance(value, Follower):  # W is not to disturb the original follower.
+                if isinstance(value, Follower):  # W must not change the original follower.
                     vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -328,7 +327,7 @@ class InSet(OfWeight):
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
-        has_warned, vars(self)["_warned"] = self._warned, True  # Here no derivative is needed.
+        has_warned, vars(self)["_warned"] = self._warned, True  # No derivative is needed here.
         found = torch.where(is_outside[..., None, None], near(W), W)
         vars(self)["_warned"] = has_warned
         stays = is_outside & (found == W).flatten(-2).all(dim=-1)
@@ -361,7 +360,7 @@ class InSet(OfWeight):
 
 
 def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
-    """Return ``near``, but X where both differ only by rounding: by 32 errors, plus eps in half precision."""
+    """Return ``near``, but X where both differ by at most 32 rounding errors, plus eps in half precision."""
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)

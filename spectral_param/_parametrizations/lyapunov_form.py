@@ -233,7 +233,8 @@ class LyapunovForm(Searched, Bounded):
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
         largest = torch.maximum(bound, size)[..., None, None]  # W is within this, up to rounding.
         if self.abscissa is not None:
-            # On the bound, Y is singular and the derivative towards the inside is zero.
+            # Inside the bound: on the bound, Y is singular and its derivative is zero, so training could not
+            # leave the bound.
             largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])

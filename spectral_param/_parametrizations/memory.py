@@ -74,7 +74,8 @@ class _Read(NamedTuple):
     def copy(self) -> Tensor:
         """Return a copy of the weight without a graph; on the host, the copy is made at the first write."""
         if not self.weight.is_cpu:
-            # Cloned at once: CUDA kernels for lists of tensors, as in optimizers, write without a lazy copy.
+            # Not a lazy clone: CUDA kernels for lists of tensors, as in optimizers, write to one without
+            # copying it first.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
             # The weight is cloned, because the backward pass may hold a numpy view of the weight's memory,

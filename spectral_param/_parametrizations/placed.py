@@ -69,7 +69,7 @@ class Placed(NamedTuple):
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Renew the bound "present" if other code wrote a weight outside the set; return whether this is so."""
+        """Return whether other code wrote a weight outside the set; if so, renew the bound "present"."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)

@@ -62,7 +62,7 @@ class Weights:
 
     @property
     def states(self) -> int:
-        """Number of states: entries of h, for an LSTM of h and c."""
+        """Number of states: the entries of h, and for an LSTM also the entries of c."""
         return self.units * (2 if self.kind == "LSTM" else 1)
 
     def scaled(self, factor: float) -> Weights:
