@@ -43,8 +43,8 @@ class Layout(NamedTuple):
 class Slices(NamedTuple):
     """The conversion of a weight of any shape to its slices, each a matrix of one row, and back.
 
-    A weight that is one slice becomes one matrix of shape ``(1, k)``. Several gates add a batch
-    dimension, and so does an axis of slices.
+    A weight that is one slice becomes one matrix of shape ``(1, k)``. Several gates add a batch dimension,
+    and so does an axis of slices.
     """
 
     gates: int  # Number of blocks along the first axis.

@@ -32,7 +32,7 @@ from spectral_param.testing._case import (
 def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
 
-    If the case does not recover members, registration starts from some member, the present weight can be
+    If ``case.recovers`` is False, registration starts from some member. Afterwards the present weight can be
     assigned, and other weights are refused.
     """
     first = case.member(shape, dtype)
