@@ -1,7 +1,7 @@
 """The surroundings of exact computations: autocast, TensorFloat-32, graphs and transforms.
 
-Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is
-remembered between reads, and code may branch on values, only if all tensors are *plain* (:func:`plain`).
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is remembered between
+reads, and code may branch on values, only if all tensors are *plain* (:func:`plain`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def has_no_values(*tensors: Tensor) -> bool:
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
+    """Return whether a graph is recorded or a tensor has no values, so that code cannot branch on values."""
     return is_recorded() or has_no_values(*tensors)
 
 

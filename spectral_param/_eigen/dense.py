@@ -160,7 +160,7 @@ def _of_one(
 
 
 def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
-    """Return the leading eigenvalue by double precision alone."""
+    """Return the leading eigenvalue and its vectors, computed only in double precision."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
         solution = (

@@ -235,7 +235,7 @@ def known_value(
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-    r"""Return W = r T / |λ| for a plain T, whose λ is simple and not zero, and one r for each matrix.
+    r"""Return W = r T / |λ| for a plain T with a simple λ that is not zero, and with one r for each matrix.
 
     With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 

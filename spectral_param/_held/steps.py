@@ -61,7 +61,7 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, o
     if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
         return "project"
     if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, X):
-        return "project"  # A step along the gradient, put back to the nearest member, has the right limit.
+        return "project"  # SGD with a projection after each step has the right limit.
     kind: Kind = step or "tangent"
     project = "step='project', which may stop short of the minimum"
     asked = f"step: expected 'project' or None, got {step!r}"

@@ -26,7 +26,8 @@ class Parametrization(InSet):
     The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
     instance for each weight, with :func:`spectral_param.constrain` or
     :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
-    set. A weight assigned later must be in the set, and have the same shape, dtype and device.
+    set. A weight assigned later must be in the set, and have the shape, dtype and device of the registered
+    weight.
 
     A subclass defines a map by :meth:`reference`, :meth:`invert`, :meth:`start` and :meth:`free_parameters`,
     and the set of the map's values by :meth:`outside` and :meth:`near`. If the map reaches all matrices,
@@ -41,7 +42,8 @@ class Parametrization(InSet):
         kernel_dims: Number of spatial dimensions of a kernel that acts as a matrix, such as a 1 x 1
             convolution. The default is 0. :func:`spectral_param.constrain` sets it from the module.
         strides: The stride of each axis of a convolution, divided by the greatest common divisor of stride
-            and dilation. Empty by default. :func:`spectral_param.constrain` sets it from the module.
+            and dilation; 1 with circular padding. Empty by default. :func:`spectral_param.constrain` sets it
+            from the module.
         transposed: Whether the weight is the kernel of a transposed convolution, whose input channels come
             first. The default is False. :func:`spectral_param.constrain` sets it from the module.
         padding_idx: The row of an embedding that may be zero. None by default.
@@ -104,9 +106,9 @@ class Parametrization(InSet):
     def evaluate(self, *values: Tensor) -> Map:
         """Return the matrices of :meth:`reference` for tensors without a graph, whose values may be read.
 
-        A read of the weight calls this method only if the originals or buffers have changed. If the method
-        itself changes a buffer (such as a latch), the next read calls it again. By default autograd
-        differentiates :meth:`reference`.
+        A read of the weight calls this method only if the originals, buffers or attributes have changed. If
+        the method itself changes a buffer (such as a latch), the next read calls it again. By default
+        autograd differentiates :meth:`reference`.
 
         Returns:
             A map that holds all numbers that its backward pass needs; see :class:`spectral_param.Map`.
@@ -160,8 +162,9 @@ class Parametrization(InSet):
     def forward(self, *originals: Tensor) -> Tensor:
         """Return the constrained weight, in the dtype and on the device of the originals.
 
-        The constraint is evaluated if the originals have changed since the last read. Otherwise the
-        remembered weight is returned, and the constraint is evaluated again only for a backward pass.
+        The constraint is evaluated if the originals or the constraint have changed since the last read.
+        Otherwise the remembered weight is returned, and only a backward pass may evaluate the constraint
+        again.
 
         Args:
             originals: The tensors that the optimizer trains. After another parametrization, the weight X that

@@ -298,7 +298,7 @@ class Measured(Bounded):
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
     def near(self, W: Tensor, eps: float | None = None, solution: Any = None) -> Tensor:
-        """Return matrices scaled or shifted as in a read, but unchanged if they are members up to rounding.
+        """Return matrices scaled or shifted as by the map, but unchanged if they are members up to rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.

@@ -101,13 +101,13 @@ class LyapunovForm(Searched, Bounded):
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal matrix Θ. The last row of the
     ``original`` is the logarithm of its diagonal, below K (shape ``(..., n + 1, n)``) or, in continuous time,
-    below Y and Z (shape ``(..., 2n + 1, n)``). Two states h, h' of a network with the same inputs have ‖Θ(h⁺
-    - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started
-    from. The set contains every W of norm at most r, every W with ρ(\|W\|) ≤ r, and every block-triangular W
-    whose diagonal blocks have norms below r. The proof fails for feedback of the output, which changes W, and
-    for modReLU with a positive bias, which is discontinuous at 0. A leaky network (1 - a)h + aφ(Wh + …)
-    contracts at the rate 1 - a + ar. The abscissa does not prove that dh/dt = -h + φ(Wh + u) contracts.
-    Registration keeps a weight in the set. Another weight is multiplied by r and divided by its
+    below Y and Z (shape ``(..., 2n + 1, n)``). Two states h, h' of a network with the same inputs have
+    ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets its start.
+    The set contains every W of norm at most r, every W with ρ(\|W\|) ≤ r, and every block-triangular W whose
+    diagonal blocks have norms below r. The proof fails for feedback of the output, which changes W, and for
+    modReLU with a positive bias, which is discontinuous at 0. A leaky network (1 - a)h + aφ(Wh + …) contracts
+    at the rate 1 - a + ar. The abscissa does not prove that dh/dt = -h + φ(Wh + u) contracts. Registration
+    keeps a weight in the set. Another weight is multiplied by r and divided by its
     :func:`~spectral_param.functional.scaled_norm` (shifted, in continuous time). Registration is exact up to
     rounding times cond(Θ). A weight that needs a cond(Θ) above about 1e5 in float32, or 1e10 in float64, is
     moved further inside, where rounding disturbs it less: by a few percent at most in our tests. The proof

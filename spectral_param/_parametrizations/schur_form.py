@@ -73,9 +73,9 @@ class SchurForm(Searched):
         radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``. γ is
             the trained number, reflected at the bound. So eigenvalues can reach the bound and leave it,
             because the derivative does not vanish there. ``None``, the default: no bound. The bound holds up
-            to rounding, but rounding errors change the eigenvalues of a matrix far from normal strongly: in
-            training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound
-            must hold, also bound the departure by a number about as large as the radius.
+            to rounding, but rounding errors can strongly change the eigenvalues of a matrix far from normal:
+            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
+            bound must hold, also bound the departure by a number about as large as the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
             dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. γ and θ
             are then the real and the imaginary part of an eigenvalue.
