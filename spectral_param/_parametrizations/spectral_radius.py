@@ -113,7 +113,7 @@ class SpectralRadiusNorm(Measured):
     ) -> None:
         super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower affects W by rounding.
+        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower affects W by rounding only.
 
     @property
     def solver(self) -> Solver | str:
