@@ -1,7 +1,7 @@
 """The surroundings of exact computations: autocast, TensorFloat-32, graphs and transforms.
 
-Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is kept between reads, and
-values decide between paths, only for *plain* tensors (:func:`plain`).
+Autocast and TensorFloat-32 must not reduce the precision of a constraint. A weight is remembered between
+reads, and code may branch on values, only if all tensors are *plain* (:func:`plain`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN_TYPES: set[type] = {Tensor, torch.nn.Parameter}
 
 
 def is_recorded() -> bool:
-    """Return whether a graph is recorded, or new tensors are fake."""
+    """Return whether a compiler or tracer records a graph, or new tensors are fake."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return True
     if not torch._C._len_torch_dispatch_stack():
@@ -52,7 +52,7 @@ def has_no_values(*tensors: Tensor) -> bool:
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether a graph is recorded or a tensor has no values; no choice can depend on values then."""
+    """Return whether a graph is recorded or a tensor has no values, so that code cannot branch on values."""
     return is_recorded() or has_no_values(*tensors)
 
 
@@ -78,9 +78,9 @@ def is_compiled() -> bool:
 def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
     """Return a context to compute with the values of plain tensors; None unless all tensors are plain.
 
-    A tensor is plain, and its values may be read, if no graph is being recorded and neither a transform of
-    torch.func nor forward mode is active. The context is :func:`precise`; it has no effect until it is
-    entered.
+    A tensor is plain, and its values may be read, if no compiler or tracer records a graph and neither a
+    transform of torch.func nor forward mode is active. The context is :func:`precise`; it has no effect until
+    it is entered.
     """
     if is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
@@ -93,9 +93,8 @@ def plain(*tensors: Tensor) -> contextlib.AbstractContextManager[object] | None:
 def is_plain(*tensors: Tensor) -> bool:
     """Return whether tensors are plain, so that their values may be read; see :func:`plain`.
 
-    Callers ask this before a choice that depends on values: in a read (``Parametrization.forward``),
-    ``_map.apply``, the choice of a recurrence's path, for large tangents, and in the check that an argument
-    is skew.
+    Callers ask this before code that branches on values, for instance in ``_map.apply``, before a
+    recurrence's path is chosen, and in the check that an argument is skew.
     """
     return plain(*tensors) is not None
 
@@ -104,7 +103,7 @@ HALF = {torch.bfloat16, torch.float16, torch.complex32}
 
 
 def is_captured(t: Tensor) -> bool:
-    """Return whether a CUDA graph records what happens to a tensor; a replay runs no Python."""
+    """Return whether a CUDA graph captures operations on t. A replay of the graph runs no Python code."""
     return t.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

@@ -115,7 +115,7 @@ class Recorded:
 def recorded(
     function: Callable[..., Tensor], *values: Tensor, reference: Callable[..., Tensor] | None = None
 ) -> Map:
-    """Return the map of a function whose gradient is autograd's.
+    """Return the map of a function that autograd differentiates.
 
     Args:
         function: A function of tensors, recorded if grad mode is on.
@@ -132,7 +132,7 @@ def recorded(
 
 
 def unchanged(T: Tensor) -> Map:
-    """Return the identity."""
+    """Return the identity map at T."""
     return Map(T, lambda G, _: (G,), Tensor.clone)
 
 

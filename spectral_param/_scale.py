@@ -26,13 +26,13 @@ def power_of_two_scale(T: Tensor) -> Tensor:  # (..., n, n) -> (..., 1, 1)
     # The modulus is not used: it may overflow for a finite complex entry.
     sizes = torch.maximum(T.real.abs(), T.imag.abs()) if T.is_complex() else T.abs()
     largest = sizes.amax(dim=(-2, -1), keepdim=True)
-    # This size is finite for finite entries.
+    # The power of two is at most `largest`, so it is finite for finite entries.
     exponent = torch.frexp(largest).exponent - 1
     return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
 
 
 def divided(T: Tensor, scale: Tensor) -> Tensor:
-    """Return T/scale, complex entries part by part: PyTorch divides them by |scale|², which underflows."""
+    """Return T/scale, for complex T part by part: PyTorch would divide by |scale|², which can underflow."""
     if not T.is_complex():
         return T / scale
     parts = torch.view_as_real(T.resolve_conj())
@@ -40,7 +40,7 @@ def divided(T: Tensor, scale: Tensor) -> Tensor:
 
 
 def rescaled(T: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., 1, 1)
-    """Return T over the power of two below its largest entry, if this power is extreme, and the divisor."""
+    """Return T/s and s: the power of two at or below the largest entry if this power is extreme, else 1."""
     scale = power_of_two_scale(T.detach())
     scale = torch.where((scale < 2.0**-100) | (scale > 2.0**100), scale, 1)
     return divided(T, scale), scale
@@ -53,10 +53,10 @@ def frobenius(X: Tensor) -> Tensor:  # (..., m, n) -> (..., 1, 1)
 
 
 def change_and_size(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (...), (...)
-    """Return ‖Y - X‖ and ‖X‖ in the Frobenius norm, for comparison: both divided by one power of two.
+    """Return ‖Y - X‖ and ‖X‖ in the Frobenius norm, for comparison: both divided by the same power of two.
 
-    For most weights no square can overflow or vanish, and the divisor is 1. Undivided norms of a weight of
-    1e20 would both be infinite, and a comparison would leave the weight where it is.
+    For most weights no square can overflow or vanish, and the divisor is 1. Without the division, both norms
+    of a weight with entries of 1e20 would be infinite in single precision, and their comparison meaningless.
     """
     norms = _change_and_size(X, Y)
     low, high = _SAFE_NORMS
@@ -77,7 +77,7 @@ def power_of_two(entries: Array) -> float:
 
 
 def balanced(A: Array) -> tuple[Array, Array]:  # (n, n) -> (n, n), (n)
-    """Return D⁻¹AD of rows and columns of similar size, and the diagonal of D, which has powers of two.
+    """Return D⁻¹AD, whose rows and columns have similar size, and the diagonal of D, which is powers of two.
 
     A is finite, in double precision. D may exceed the range of single precision if A is triangular, or nearly
     so. (scipy's ``matrix_balance`` also reads the scales as permutation indices, and warns.)

@@ -136,7 +136,7 @@ def _global_pool(module: Any) -> float:
 
 
 def _axes(module: Any, *values: Any) -> Any:
-    """Return the values for each axis; the class name of a pooling has the number of axes."""
+    """Return the values for each axis; a class name such as MaxPool2d has the number of axes."""
     axes = int(type_before_parametrizations(module).__name__[-2])
     return zip(*((value,) * axes if isinstance(value, int) else value for value in values), strict=True)
 

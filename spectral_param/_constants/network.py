@@ -52,7 +52,7 @@ def register_around(kind: type[nn.Module], found: Callable[[Any, float], float])
 
     Args:
         kind: The class.
-        found: Returns the constant of a module, given the constant of its function.
+        found: A function that computes the constant of a module from the constant of its ``function``.
     """
     _AROUND[kind] = found
 

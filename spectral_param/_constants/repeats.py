@@ -4,8 +4,8 @@ If a layer copies pixel i m_i times, ‖f(x) - f(y)‖² = Σ m_i (x_i - y_i)²,
 largest m_i. For an image of known size the copies are counted. For every size, along an axis with l pixels
 before and r after it: a reflection copies each pixel at most once at each end, and so does a circular
 padding; a replication copies the first pixel l times and the last pixel r times, and these are the same pixel
-if the size is 1. With a whole scale s each pixel has s copies, unless torch's product of a position and 1/s
-rounds below a whole number.
+if the size is 1. With an integer scale s each pixel has s copies, unless torch's product of a position and
+1/s rounds below a whole number.
 """
 
 from __future__ import annotations

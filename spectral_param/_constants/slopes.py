@@ -103,7 +103,7 @@ _SLOPES: dict[type[nn.Module], Slopes | Callable[[Any], Slopes]] = {
     nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6 as kernels round it in single precision, rounded up.
     nn.Tanh: _UNIT,
     nn.Hardtanh: _UNIT,
-    nn.Hardswish: (-0.5000001, 1.5),  # Kernels in single precision round 1/6.
+    nn.Hardswish: (-0.5000001, 1.5),  # Beyond -1/2, because kernels round 1/6 in single precision.
     nn.Softplus: _softplus,
     nn.Softsign: _UNIT,
     nn.Softshrink: _UNIT,

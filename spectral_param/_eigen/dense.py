@@ -160,7 +160,7 @@ def _of_one(
 
 
 def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
-    """Return the leading eigenvalue by double precision alone."""
+    """Return the leading eigenvalue and its vectors, computed only in double precision."""
     if len(A) > _paths.BOTH_VECTORS:
         is_large = len(A) >= _paths.TRACKED_RADIUS
         solution = (
@@ -300,7 +300,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     diagonal = np.einsum("ii->i", shifted)
     diagonal -= eigenvalue.real if is_real else eigenvalue
     lu, pivots, _ = getrf(shifted, overwrite_a=True)
-    # A - λI is singular by construction; a zero pivot becomes a rounding error.
+    # A - λI is singular by construction, so a zero pivot is replaced by a rounding error.
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
     angle = _angles(len(A))

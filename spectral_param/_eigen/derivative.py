@@ -68,7 +68,7 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative: nowhere with ``regular``."""
+    """Return where λ has no derivative. With ``regular`` it has a derivative everywhere."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)
@@ -235,7 +235,7 @@ def known_value(
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-    r"""Return W = r T / |λ| for a plain T, whose λ is simple and not zero, and one r for each matrix.
+    r"""Return W = r T / |λ| for a plain T with a simple λ that is not zero, and with one r for each matrix.
 
     With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
 

@@ -175,7 +175,7 @@ class _Search:
         self.candidate: int | None = None
 
     def look(self, index: int) -> None:
-        """Compute the norm at a frequency; the frequency leads if no earlier norm was larger."""
+        """Compute the norm at a frequency, which becomes the leading one if its bound is the largest."""
         small = self.kernel.shape[0] < self.norms.least_size
         # LAPACK computes small matrices in double precision.
         K = to_double(self.kernel) if small else self.kernel

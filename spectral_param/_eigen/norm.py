@@ -18,8 +18,8 @@ the last bound of ‖T (I - VVᴴ)‖ is enlarged by the move, too. Then (5) of 
 If the move is too large, T is compared with a multiple of T' (registration, for instance, scales a weight),
 and the known bounds are multiplied by the same factor.
 
-Products of T with thin matrices take most of the time. To save products, the last step determines the degree,
-and whether V is filtered. If T has many more rows than columns, G itself is formed.
+Products of T with thin matrices take most of the time. To save products, the previous step decides the
+degree, and whether V is filtered. If T has many more rows than columns, G itself is formed.
 
 Where the block has no gap to the rest (many equal singular values), G is computed in double precision. A
 Cholesky factorisation proves the largest Ritz value. If this proof fails, LAPACK computes the largest

@@ -261,7 +261,7 @@ def _to_project_out(
     size = (n**0.5 + VECTORS**0.5) / TAU
 
     def converged(cut: int) -> Inside | None:
-        """Return the first directions if their largest Ritz value is the power of λ."""
+        """Return ``inside`` for ``cut`` directions if the largest Ritz value is the power of λ, else None."""
         found = inside(compression, ritz.bases, cut)
         return found if found and abs(math.log(found.modulus) - log_modulus) <= delta else None
 

@@ -1,8 +1,9 @@
 r"""The norm of a convolution: the largest norm of its symbol, over all frequencies.
 
 A convolution y(p) = Σ_q K_q x(s p + q) with stride s splits into phases: the pixels of x with the same
-remainder modulo s become separate channels, which makes the stride 1. So let the stride be 1, for a kernel K
-of shape (o, i, Q₁, Q₂, …), Q the number of taps of each phase along an axis. On infinite images its norm is
+remainder modulo s become separate channels, which makes the stride 1. So let the stride be 1, and let the
+kernel K have the shape (o, i, Q₁, Q₂, …), where Q_j is the number of taps of each phase along axis j. On
+infinite images the norm of the convolution is
 
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 

@@ -1,1 +1,1 @@
-"""Plain weights that an optimizer's steps keep in their sets: their record, the steps, the hooks."""
+"""Plain weights that are put back into a set after each optimizer step: record, steps and hooks."""

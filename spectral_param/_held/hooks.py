@@ -2,8 +2,8 @@
 
 Before the step the gradient of each weight is made tangent to its set. After the step the weight is put back.
 If the step has a size of its own, the change is first made tangent and sized; for this, the weight is copied
-before the step. The copies travel with the arguments of the step, which torch hands from one hook to the
-other: they are gone when the step has ended, even by an error.
+before the step. Each copy is added to the arguments of the step, which torch passes on to the second hook.
+So the copies are freed when the step ends, even by an error.
 
 The hooks also run after steps that changed nothing (a GradScaler skips steps inside a fused optimizer), and
 twice for an optimizer that steps twice. This does no harm: a member keeps its bits. (The version counter of a
@@ -350,8 +350,8 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
-    # Processes may decide differently about their own shards. Other weights are equal in all processes, which
-    # write them together.
+    # Processes may decide differently about their own shards. Whole weights are equal in all
+    # processes, which therefore decide alike.
     if W.is_cpu and torch.equal(w.placed.W, W):
         return False
     w.placed.write(w.weight, W)

@@ -61,7 +61,7 @@ def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, o
     if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
         return "project"
     if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, X):
-        return "project"  # A step along the gradient, put back to the nearest member, has the right limit.
+        return "project"  # SGD with a projection after each step has the right limit.
     kind: Kind = step or "tangent"
     project = "step='project', which may stop short of the minimum"
     asked = f"step: expected 'project' or None, got {step!r}"
@@ -124,7 +124,7 @@ def _check_sized(
 
 
 def _has_inside(constraint: Parametrization, X: Tensor) -> bool:
-    """Return whether the set has an inside, where every change is along the set."""
+    """Return whether the set has an interior, where small changes of any direction stay in the set."""
     return constraint.active(X, X) is not None
 
 

@@ -26,21 +26,24 @@ class Parametrization(InSet):
     The weight is computed from unconstrained tensors, the *originals*, which the optimizer trains. Use one
     instance for each weight, with :func:`spectral_param.constrain` or
     :func:`torch.nn.utils.parametrize.register_parametrization`. Registration projects the weight onto the
-    set. A weight assigned later must be in the set, and have the same shape, dtype and device.
+    set. A weight assigned later must be in the set, and have the shape, dtype and device of the registered
+    weight.
 
-    A subclass defines a map and its set. The map is :meth:`reference`, with :meth:`invert`, :meth:`start` and
-    :meth:`free_parameters`; the set is :meth:`outside` and :meth:`near`; a map that reaches all matrices
-    needs neither. All these methods get matrices ``(..., m, n)`` in float32 or better, with autocast off; the
-    gates of an LSTM or GRU are a batch dimension. A subclass says in :attr:`shapes` which matrices it takes,
-    and does not override ``forward`` and ``right_inverse``.
+    A subclass defines a map by :meth:`reference`, :meth:`invert`, :meth:`start` and :meth:`free_parameters`,
+    and the set of the map's values by :meth:`outside` and :meth:`near`. If the map reaches all matrices,
+    :meth:`outside` and :meth:`near` are not needed. All these methods get matrices ``(..., m, n)`` in float32
+    or better, with autocast off; the gates of an LSTM or GRU are a batch dimension. The attribute
+    :attr:`shapes` says which matrices a subclass takes. A subclass does not override ``forward`` and
+    ``right_inverse``.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
             1. :func:`spectral_param.constrain` sets it from the module.
         kernel_dims: Number of spatial dimensions of a kernel that acts as a matrix, such as a 1 x 1
             convolution. The default is 0. :func:`spectral_param.constrain` sets it from the module.
-        strides: The stride of each axis of a convolution, without factors shared with its dilation. Empty by
-            default. :func:`spectral_param.constrain` sets it from the module.
+        strides: The stride of each axis of a convolution, divided by the greatest common divisor of stride
+            and dilation; 1 with circular padding. Empty by default. :func:`spectral_param.constrain` sets it
+            from the module.
         transposed: Whether the weight is the kernel of a transposed convolution, whose input channels come
             first. The default is False. :func:`spectral_param.constrain` sets it from the module.
         padding_idx: The row of an embedding that may be zero. None by default.
@@ -55,7 +58,7 @@ class Parametrization(InSet):
     _bound = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse to override ``reference`` alone: an inherited ``evaluate`` gives another weight."""
+        """Raise if only ``reference`` is overridden: an inherited ``evaluate`` gives another weight."""
         super().__init_subclass__(**kwargs)
         if (
             "reference" in vars(cls)
@@ -70,16 +73,17 @@ class Parametrization(InSet):
             )
 
     def __init__(self, **choices: tuple[str, Any]) -> None:
-        # No docstring: help of a subclass would show it. The choices are arguments of the subclass's
-        # constructor that become attributes: pairs of the value and the Literal of allowed values. A value
-        # that is not allowed raises a ValueError.
+        # No docstring: help() of a subclass would show it. Each choice is an argument of the subclass's
+        # constructor that becomes an attribute: a pair of the value and the Literal of allowed values. Any
+        # other value raises a ValueError.
         super().__init__()
-        # setattr would count edits.
+        # Not by setattr, which would count these assignments as edits.
         vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
         vars(self).update(check_choices(**choices), _memory=Memory(), _edits=0, _by_training=None)
-        # The weight's shape, known after registration; whether the constraint acts after another one; the
-        # weight that the constraint belongs to, for a message; whether the next weight is the paper's start;
-        # and whether a warning that a matrix has no derivative was given.
+        # _shape: the weight's shape, known after registration. _is_after: whether the constraint acts after
+        # another parametrization. _use: a name of the weight, for messages. _from_paper: whether the next
+        # weight is initialized as in the paper. _warned: whether a warning that a matrix has no derivative
+        # has been given.
         vars(self).update(
             _shape=None, _layout=PLAIN, _is_after=False, _use="", _from_paper=False, _warned=False
         )
@@ -94,20 +98,20 @@ class Parametrization(InSet):
     def reference(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` by torch's operations.
 
-        Recorded graphs, transforms of torch.func and derivatives of higher order call this method. So the
+        Compilers, exporters, transforms of torch.func and derivatives of higher order use this method. So the
         code must not branch on values of tensors.
         """
         raise NotImplementedError
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return :meth:`reference`'s matrices for plain tensors without a graph, whose values may be read.
+        """Return the matrices of :meth:`reference` for tensors without a graph, whose values may be read.
 
-        A read calls this method once after each change of the originals or buffers. If the method changes
-        buffers itself (as a latch), the next read calls it again. By default the gradient is autograd's, of
-        :meth:`reference`.
+        A read of the weight calls this method only if the originals, buffers or attributes have changed. If
+        the method itself changes a buffer (such as a latch), the next read calls it again. By default
+        autograd differentiates :meth:`reference`.
 
         Returns:
-            A map that has captured all that its backward pass needs; see :class:`spectral_param.Map`.
+            A map that holds all numbers that its backward pass needs; see :class:`spectral_param.Map`.
         """
         return recorded(frozen(self).reference, *values)
 
@@ -120,9 +124,9 @@ class Parametrization(InSet):
         raise NotImplementedError
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return the number of independent real parameters of the weight, without those of frozen originals.
+        """Return the number of independent real parameters of the weight; frozen originals do not count.
 
-        Called only if at least one original is trained.
+        This method is called only if at least one original is trained.
         """
         raise NotImplementedError
 
@@ -146,7 +150,7 @@ class Parametrization(InSet):
     def check_after(self, links: list[nn.Module]) -> None:
         """Raise if this constraint would undo one of ``links``, which act before it in a chain.
 
-        :func:`spectral_param.constrain` calls it. By default nothing is raised.
+        :func:`spectral_param.constrain` calls this method, which by default raises nothing.
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -158,12 +162,13 @@ class Parametrization(InSet):
     def forward(self, *originals: Tensor) -> Tensor:
         """Return the constrained weight, in the dtype and on the device of the originals.
 
-        The constraint is evaluated if the originals have changed since the last read. Otherwise the
-        remembered weight is returned, and the constraint is evaluated again only for a backward pass.
+        The constraint is evaluated if the originals or the constraint have changed since the last read.
+        Otherwise the remembered weight is returned, and only a backward pass may evaluate the constraint
+        again.
 
         Args:
             originals: The tensors that the optimizer trains. After another parametrization, the weight X that
-                the other returns.
+                this other parametrization returns.
 
         Raises:
             NotAMatrixError: If X has fewer than two dimensions or no entries.
@@ -198,9 +203,10 @@ class Parametrization(InSet):
                 :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
             NotImplementedError: If the constraint acts after another parametrization and its originals
                 cannot be written into one matrix.
-            ValueError: If the constraint is registered on a second weight; if the rows of W are no multiple
-                of ``gates``; if W differs from the weight in shape, dtype or device; if it comes from
-                ``torch.func.functional_call``; at registration, if it is a lazily conjugated or negated view.
+            ValueError: If the constraint is registered on a second weight; if the number of rows of W is no
+                multiple of ``gates``; if W differs from the registered weight in shape, dtype or device; if W
+                comes from ``torch.func.functional_call``; at registration, if W is a lazily conjugated or
+                negated view.
         """
         X, is_first = self._take(W)
         context = plain(W)
@@ -236,8 +242,8 @@ class Parametrization(InSet):
     def restart(self, *originals: Tensor) -> None:
         """Overwrite the originals with the initialization of the constraint's paper.
 
-        :func:`spectral_param.constrain` lets a layer's ``reset_parameters`` call it, for instance after
-        ``to_empty`` of a layer built on the meta device.
+        :func:`spectral_param.constrain` lets a layer's ``reset_parameters`` call this method, for instance
+        after ``to_empty`` of a layer built on the meta device.
 
         Args:
             originals: The tensors that the optimizer trains. Their values are replaced.
@@ -263,13 +269,13 @@ class Parametrization(InSet):
 
     @full_precision
     def _evaluate(self, *originals: Tensor) -> Tensor:
-        """Return the weight of originals as PyTorch holds them."""
+        """Return the weight, in its own shape and dtype, for the originals that the optimizer trains."""
         return self._as_weight(self.reference(*self._exact(originals)), originals[0].dtype).contiguous()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == self._bound:
             value = self._as_bound(value)
-        # Python numbers are stored: numpy's scalars promote dtypes.
+        # Python numbers are stored, because numpy's scalars would promote dtypes.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
@@ -284,7 +290,7 @@ class Parametrization(InSet):
         return self.start(like)
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals without values for a W on the meta device, or fake; see :meth:`restart`."""
+        """Return originals without values for a W that is fake or on the meta device; see :meth:`restart`."""
         with unset_fake_temporarily(), torch.device("cpu"):
             zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
             originals = self._started(self._matrices(zeros))
@@ -296,7 +302,7 @@ class Parametrization(InSet):
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
     def _assign_after(self, W: Tensor, X: Tensor | None) -> Tensor:
-        """Return the original for a weight with the matrices X, None without values."""
+        """Return the original for a weight W with the matrices X; X is None if W has no values."""
         name = type(self).__name__
         if not self.assignable_after:
             raise NotImplementedError(

@@ -1,10 +1,10 @@
-"""A bound of a spectral radius, norm or abscissa, here called the *size* of a matrix, and the sets with it.
+"""Constraints with a bound on the spectral radius, norm or abscissa of a matrix, here called its *size*.
 
-A bound is a number, one number for each matrix, or the size of the weight at registration.
+A bound is a number, one number for each matrix, or the size of the weight at registration (``"present"``).
 
-The number that the constructor gets is an attribute. Three kinds of bounds are a buffer in double precision:
-a tensor, the numbers that ``"present"`` found, and numbers set later, as by a schedule. So checkpoints,
-averages and distributed modules have it, and no conversion rounds it.
+A number given to the constructor is a plain attribute. All other bounds are stored in a buffer in double
+precision: a tensor, the sizes found by ``"present"``, and numbers set later, for instance by a schedule. So
+checkpoints, averaged models and distributed modules contain the bound, and no conversion rounds it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN = 20  # The largest number of entries that a ``repr`` shows.
 
 
 class _Kind(NamedTuple):
-    above: float  # Exclusive lower limit.
+    above: float  # Exclusive lower limit of the bound.
     default: float  # The bound for "present" until the weight has values.
     remedy: str
 
@@ -62,8 +62,8 @@ class Bounded(Parametrization):
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
-        # No docstring: help of a subclass would show it. A ValueError is raised if the value is no bound of
-        # this name's kind, or a choice is not allowed, as in the base class.
+        # No docstring: help() of a subclass would show it. A ValueError is raised if the value is no valid
+        # bound, or a choice (see the base class) is not allowed.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
         if isinstance(value, float) and _KINDS[name].above < value < math.inf:
@@ -76,7 +76,7 @@ class Bounded(Parametrization):
             vars(self)[name] = values.item() if isinstance(values, Tensor) else values
 
     def _as_bound(self, value: Any) -> Any:
-        """Return "present" as it is, and make a buffer of numbers."""
+        """Return "present" unchanged; store numbers in the buffer of the bound, and return the buffer."""
         name, values = self._bound, self._checked(value)
         if not isinstance(values, Tensor):
             return values
@@ -87,12 +87,12 @@ class Bounded(Parametrization):
         return self._buffers[name]
 
     def _take_numbers(self, values: Tensor) -> None:
-        """Make the numbers the buffer of the bound."""
+        """Store the numbers in the buffer of the bound."""
         vars(self).pop(self._bound, None)
         self.register_buffer(self._bound, self._beside_weight(values))
 
     def _checked(self, value: Any) -> Tensor | Literal["present"]:
-        """Return a bound as numbers in double precision that are not the caller's tensor."""
+        """Return "present", or a copy of the numbers in double precision; raise if the bound is not valid."""
         name, kind = self._bound, _KINDS[self._bound]
         if isinstance(value, str) and value == "present":
             return "present"
@@ -130,13 +130,13 @@ class Bounded(Parametrization):
         setattr(self, name, size.detach())
 
     def _bound_at(self, W: Tensor, size: Tensor) -> Tensor:
-        """Return :meth:`_bound_for` these matrices, after setting the bound of "present" to this size."""
+        """Return :meth:`_bound_for` these matrices; the bound "present" is first set to ``size``."""
         if isinstance(getattr(self, self._bound), str):
             self._take_present(size)
         return self._bound_for(W, size)
 
     def _renew(self) -> None:
-        """Let the next weight determine the bound of "present"."""
+        """Let the next weight determine the bound, if the bound was given as "present"."""
         if self._is_present:
             self._buffers.pop(self._bound, None)
             setattr(self, self._bound, "present")
@@ -208,7 +208,7 @@ class Bounded(Parametrization):
             self._buffers[name] = present
         if key not in state_dict:
             # A number given to the constructor is not saved. (Earlier versions did not save a tensor given to
-            # it, either.)
+            # the constructor, either.)
             if self._is_present:
                 missing.append(key)
             return
@@ -237,8 +237,8 @@ class Measurement(NamedTuple):
     """The size of matrices, its rounding error, and the solution that gave it.
 
     Attributes:
-        size: Of each matrix.
-        rounding: The change of the size by rounding errors of the entries.
+        size: The size of each matrix.
+        rounding: How much rounding errors of the entries may change the size.
         solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
     """
 
@@ -250,9 +250,10 @@ class Measurement(NamedTuple):
 class Measured(Bounded):
     """A constraint that scales or shifts matrices according to their size.
 
-    The map is a projection: a member of the set is its own original. The distance is the difference of the
-    size from the bound in the mode ``"equal"``, else the excess of the size. In the mode ``"latched"`` each
-    matrix has a latch, a buffer; the distance of a matrix with a closed latch is the difference, too.
+    The map is a projection: a member of the set is its own original. The distance from the set is
+    ``|size - bound|`` in the mode ``"equal"``, and max(size - bound, 0) in the mode ``"at_most"``. In the
+    mode ``"latched"`` each matrix has a latch, an entry of a buffer. A closed latch means the distance of
+    ``"equal"``, an open latch the distance of ``"at_most"``.
     """
 
     #: A size may differ from its bound by this many rounding errors before a matrix is moved.
@@ -265,7 +266,7 @@ class Measured(Bounded):
     latched: Tensor | None
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return the size of each matrix ``(..., m, n)``, and its rounding error for entries known to eps."""
+        """Return the size of each matrix, and its error for entries with relative errors ``eps``."""
         raise NotImplementedError
 
     def made(self, T: Tensor, solution: Any) -> Map:
@@ -273,7 +274,7 @@ class Measured(Bounded):
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the difference of the size from the bound; with ``"at_most"``, its excess."""
+        """Return the distance that the class defines, and the resolution of this number."""
         return self._judged(W, self.measure(W, eps), eps)
 
     def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
@@ -286,7 +287,7 @@ class Measured(Bounded):
             closed = self.latched.real > 0.5
             distance = torch.where(closed.to(excess.device), excess.abs(), distance)
         resolution = self.ROUNDINGS * eps * bound.abs() + rounding
-        # The host converts: a device may have no double precision.
+        # Converted on the host, because a device may have no double precision.
         kind = W.real.dtype
         return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
 
@@ -297,13 +298,13 @@ class Measured(Bounded):
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
 
     def near(self, W: Tensor, eps: float | None = None, solution: Any = None) -> Tensor:
-        """Return matrices scaled or shifted as in a read, but unchanged if they are members up to rounding.
+        """Return matrices scaled or shifted as by the map, but unchanged if they are members up to rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
-            eps: Relative rounding error of the entries, after a step. A matrix that would move only by such
-                errors keeps its bits.
-            solution: The field of the measurement of W, if W has been measured.
+            eps: Given after a step of an optimizer: the relative rounding error of the entries. A matrix that
+                would move only by rounding keeps its bits.
+            solution: The ``solution`` of the :class:`Measurement` of W, if W has been measured.
         """
         made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
         found = torch.where(self._stays(W, made)[..., None, None], W, made)
@@ -315,11 +316,11 @@ class Measured(Bounded):
         return change <= self._least_change(W.dtype) * size
 
     def _least_change(self, dtype: torch.dtype) -> float:
-        """Return the relative change of a matrix that rounding explains."""
+        """Return the largest relative change of a matrix that counts as rounding."""
         return self.ROUNDINGS * torch.finfo(dtype).eps
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return T = W with open latches; matrices scaled at registration get closed latches."""
+        """Return originals T. Latches are opened, but closed for matrices scaled at registration."""
         if is_first:
             self._renew()
         if self._buffers.get("latched") is not None:
@@ -334,7 +335,7 @@ class Measured(Bounded):
         return W.clone()
 
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
-        """With ``"at_most"``, make the weight the original, which can leave the bound in training."""
+        """With ``"at_most"``, copy the weight to the original, so that training can leave the bound."""
         if self.mode == "at_most":
             with torch.no_grad():
                 W = self.evaluate(at_least_float32(T)).value
@@ -353,12 +354,12 @@ class Measured(Bounded):
 
 
 def is_present(constraint: nn.Module) -> bool:
-    """Return whether the bound is "present": then another weight may give another bound."""
+    """Return whether the bound was given as "present", so that another weight may give another bound."""
     return isinstance(constraint, Bounded) and constraint._is_present
 
 
 def lost_bounds(constraint: nn.Module) -> Iterator[tuple[Bounded, str]]:
-    """Yield constraints with a bound "present" that a checkpoint of the weight alone loses, and its name."""
+    """Yield constraints whose bound "present" is lost if only the weight is saved, and the bound's name."""
     bounded = (part for part in constraint.modules() if isinstance(part, Bounded))
     for part in bounded:
         if isinstance(getattr(part, part._bound), str) and not part.present_is_plain:

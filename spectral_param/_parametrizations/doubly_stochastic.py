@@ -36,7 +36,7 @@ class DoublyStochastic(Parametrization):
 
     Args:
         floor: ε, 0 <= ε < 1. No entry is below ε/n. All singular values but the first, which is 1, are then
-            at most 1 - ε, so that differences between the entries of x shrink by this factor in each step.
+            at most 1 - ε, so that each step multiplies differences between the entries of x by at most 1 - ε.
             The default, 0, bounds nothing.
 
     Raises:

@@ -24,10 +24,10 @@ _NAMED = 5
 
 
 class FrobeniusNorm(Measured):
-    r"""Gives a weight, or each of its slices, a Frobenius norm: :math:`W = c\, T / ‖T‖_F`.
+    r"""Gives a weight, or each of its slices, a fixed Frobenius norm: :math:`W = c\, T / ‖T‖_F`.
 
-    The Frobenius norm is the square root of the sum of the squares of all entries. With ``dim`` each slice
-    along this axis has the norm c: rows, columns, or filters.
+    The Frobenius norm is the square root of the sum of the squared moduli of all entries. With ``dim``, each
+    slice has the norm c, for instance each row, column or filter.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -42,45 +42,45 @@ class FrobeniusNorm(Measured):
 
     Args:
         norm: The norm c > 0: a number, or a tensor with one number for each slice (or gate, or slice of a
-            gate). ``"present"``: the norms at registration. The ``state_dict`` has them.
+            gate). ``"present"``: the norms at registration, which the ``state_dict`` saves.
         mode: ``"equal"``, the default: ‖W‖ = c. ``"at_most"``: T is scaled only where ‖T‖ > c, and else
             W = T, bit for bit.
-        dim: The axis along which the slices lie, from 0 on; this axis is kept, and each norm is over all
-            other axes. So 0 means rows of a linear layer, vectors of an embedding, filters of a convolution;
-            1 means columns, or the filters of a transposed convolution without groups. ``None``, the default:
-            the whole weight. (-1 is refused: ``weight_norm`` of PyTorch takes it for the whole weight,
-            ``torch.renorm`` for the last axis.)
+        dim: The axis, counted from 0, that numbers the slices: each index of this axis is one slice, and the
+            norm is over all other axes. So 0 means rows of a linear layer, vectors of an embedding, filters
+            of a convolution; 1 means columns, or the filters of a transposed convolution without groups.
+            ``None``, the default: the whole weight. (-1 is refused, because it means the whole weight to
+            PyTorch's ``weight_norm``, but the last axis to ``torch.renorm``.)
 
     Raises:
-        ValueError: If an argument is outside its range; at registration, if the weight has no such axis, or,
-            with ``"equal"``, a slice of zeros, which the message names.
+        ValueError: If an argument is outside its range; at registration, if the weight has no axis ``dim``,
+            or if, with ``"equal"`` or ``"present"``, a slice is zero. The message names this slice.
 
     The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch.
-    A kernel has the axes of its PyTorch tensor, also with groups. Each gate of an LSTM or GRU has its norm by
-    itself, and ``dim`` counts within a gate. A weight of one dimension is one slice.
+    A kernel has the axes of its PyTorch tensor, also with groups. Each gate of an LSTM or GRU is scaled
+    separately, and ``dim`` is an axis of one gate. A weight of one dimension is one slice.
 
     The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
     the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
     Training of Deep Neural Networks" (NeurIPS 2016), equation 3, with a fixed length; Srivastava, Hinton,
     Krizhevsky, Sutskever and Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from
-    Overfitting" (JMLR 2014), for rows of ``"at_most"``, which they call max-norm.
+    Overfitting" (JMLR 2014), for rows with ``"at_most"``, there called max-norm.
 
     Slices without a derivative have defined results:
 
     - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
-    - No multiple of a zero slice has the norm c. Then W = T there. With ``"equal"`` a zero slice is refused
-      at registration. If a slice becomes zero in training, a
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, on the host. The row
-      ``padding_idx`` of an embedding stays zero.
+    - No multiple of a zero slice has the norm c. Such a slice stays as it is. With ``"equal"`` a zero slice
+      is refused at registration. If a slice becomes zero in training, a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, for weights on the CPU. The
+      row ``padding_idx`` of an embedding stays zero without a warning.
 
-    If the weight is held after the step, the optimizer gets the gradient along the sphere. With ``"at_most"``
-    this is so only for slices of norm c that a step would lengthen; other slices get the whole gradient. So
-    the weight stops at stationary points of the constrained problem, even if the optimizer divides the
-    gradient entry by entry, as Adam does. With ``optimizer=``, ``"present"`` needs ``"equal"``: a checkpoint
-    of the weight shows the norms only then.
+    With ``optimizer=`` (the weight is projected after each step), the optimizer gets only the part of the
+    gradient along the sphere. With ``"at_most"``, this holds for slices of norm c that a step would lengthen;
+    other slices get the whole gradient. So the weight stops at stationary points of the constrained problem,
+    even if the optimizer divides the gradient entry by entry, as Adam does. With ``optimizer=``,
+    ``"present"`` needs ``"equal"``, because a checkpoint of the weight alone shows the norms only then.
 
     The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c.
-    ``project`` takes the nearest weight of the set, each slice scaled.
+    ``project`` returns the nearest weight of the set: each slice is scaled.
     """
 
     shapes = "any"
@@ -98,7 +98,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def dim(self) -> int | None:
-        """The axis along which the slices lie, or None."""
+        """The axis that numbers the slices, or None."""
         axis: int | None = vars(self)["_dim"]
         return axis
 
@@ -169,17 +169,17 @@ class FrobeniusNorm(Measured):
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
     def near(self, W: Tensor, eps: float | None = None, solution: None = None) -> Tensor:
-        """Return the nearest members, without a choice by values; a zero slice stays.
+        """Return the nearest members, without branches on values of tensors; a zero slice stays.
 
-        After a step, slices that are members up to rounding are not changed. Rounding entries to half
-        precision changes the norm by a relative error of up to eps/2.
+        After a step of an optimizer (``eps`` is given), slices that are members up to rounding do not change.
+        Rounding of the entries to half precision changes the norm by at most a relative eps/2.
         """
         own = torch.finfo(W.dtype).eps
         rounding = self.ROUNDINGS * own + (eps / 2 if eps is not None and eps > own else 0.0)
         return self._near(W, 0.0 if eps is None else rounding)
 
     def _near(self, W: Tensor, rounding: float) -> Tensor:
-        """Return nearest members to matrices whose norm is outside by more than a relative rounding error."""
+        """Return the nearest members; slices outside by at most the relative error ``rounding`` stay."""
         E, size = spheres.polar_of_values(W)
         c = self._bound_at(W, size)
         excess = size - c
@@ -189,7 +189,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def one_set(self) -> object:  # type: ignore[override]
-        """The norm and the mode if all slices have one norm."""
+        """The norm and the mode if all slices have the same norm, else None."""
         number = self._number()
         return None if number is None else ("Frobenius norm", number, self.mode)
 
@@ -199,7 +199,7 @@ class FrobeniusNorm(Measured):
         return along if active is None else _chosen(active, along, D)
 
     def active(self, W: Tensor, G: Tensor) -> Tensor | None:
-        """Return for ``"at_most"`` which slices have the norm c, up to rounding, and Re<W, G> < 0."""
+        """With ``"at_most"``, return which slices have norm c up to rounding and grow in a step along -G."""
         if self.mode == "equal":
             return None
         E, size = spheres.polar_of_values(W)
@@ -208,7 +208,7 @@ class FrobeniusNorm(Measured):
         return is_on_boundary & (spheres.inner(E, G) < 0)
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return the weight, or each gate, as a matrix of its first axis; None for slices and vectors."""
+        """Return each gate as a matrix, one row for each index of axis 0; None for slices and vectors."""
         layout = self._layout
         assert isinstance(layout, Slices)
         rows, *others = layout.shape
@@ -218,7 +218,7 @@ class FrobeniusNorm(Measured):
 
     @property
     def adds_up(self) -> bool:  # type: ignore[override]
-        """Whether all slices have one norm, the weight has no gates, and no slice has to stay zero."""
+        """Whether all slices have the same norm, the weight has no gates, and no slice has to stay zero."""
         is_gated = self.gates > 1 and not self.kernel_dims
         return getattr(self.norm, "ndim", 0) == 0 and not is_gated and self.padding_idx is None
 
@@ -230,7 +230,7 @@ class FrobeniusNorm(Measured):
     # Zero slices ----------------------------------------------------------------------------------------
 
     def check_start(self, W: Tensor) -> None:
-        """Raise for zero slices, which no multiple brings to a norm."""
+        """Raise for zero slices, no multiple of which has the given norm."""
         if self.mode != "equal" and not self._is_present:
             return
         where = self._zeros(spheres.norms(W)).nonzero().tolist()
@@ -261,7 +261,7 @@ class FrobeniusNorm(Measured):
         return _is_zero(size) & ~self._is_padding(size)
 
     def _is_padding(self, size: Tensor) -> Tensor:
-        """Return which norms belong to a row ``padding_idx`` of zeros."""
+        """Return which norms belong to the row ``padding_idx``, if this row is zero."""
         found = torch.zeros_like(size, dtype=torch.bool)
         if self.padding_idx is not None and self.dim == 0 and size.ndim == 1:
             found[self.padding_idx] = size[self.padding_idx] == 0
@@ -302,7 +302,7 @@ def _scaled(T: Tensor, c: Tensor, mode: Mode) -> Tensor:
 
 
 def _scales(size: Tensor, c: Tensor, mode: Mode) -> Tensor:
-    """Return which slices of these norms are scaled. NaN counts, so that W becomes NaN."""
+    """Return which slices of these norms are scaled. A norm of NaN counts, so that W becomes NaN."""
     scales = ~_is_zero(size)
     if mode == "equal":
         return scales

@@ -27,19 +27,20 @@ _ROUNDINGS = 32
 class InSet(OfWeight):
     """The set of a constraint: which weights are members, and which member replaces another weight.
 
-    A subclass defines the set on matrices; gates and kernels are split and joined here. Three methods give a
-    member near W: :meth:`near` of matrices, :meth:`project` of a whole weight with its gates and kernels, and
-    ``search``, where originals have to be searched (:mod:`spectral_param._parametrizations.searched`).
+    A subclass defines the set for matrices; this class converts weights with gates or kernels to matrices and
+    back. Three methods find a member near W: :meth:`near` for matrices, :meth:`project` for a whole weight,
+    and ``search`` for constraints that have to search for originals
+    (:mod:`spectral_param._parametrizations.searched`).
     """
 
     _memory: Memory
     _warned: bool
 
     def __init_subclass__(cls, same_set: bool = False, **kwargs: Any) -> None:
-        """Give a class that redefines ``outside`` or ``near`` a set of its own.
+        """Inherit facts about the set only if the set is the same.
 
-        Facts about the base class's set, such as its tangent space, are then not inherited, unless
-        ``same_set`` is True.
+        A class that redefines ``outside`` or ``near`` has another set than its base class. The tangent space
+        and other facts about the base class's set are then not inherited, unless ``same_set`` is True.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls).keys()
@@ -67,19 +68,19 @@ class InSet(OfWeight):
     def near(self, W: Tensor) -> Tensor:
         """Return members of the set near finite matrices ``(..., m, n)``.
 
-        A matrix that :meth:`outside` finds to be a member is kept; the result of this method is not used for
-        it.
+        The result is used only for matrices that are outside by :meth:`outside`; members are kept.
         """
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
 
     #: Whether :meth:`near` itself keeps the bits of members. If so, ``near(W, eps)`` is called after a step
     #: of an optimizer, without a call of :meth:`outside`. W has single or double precision and is not changed
-    #: by the caller; eps is the relative rounding error of its entries. A constraint may remember earlier
-    #: steps of this weight, but nothing else: so processes with equal weights keep equal weights.
+    #: by the caller; eps is the relative rounding error of the entries of W. The result may depend on W and
+    #: on earlier steps of this weight, but on nothing else: so processes with equal weights keep equal
+    #: weights.
     keeps_members = False
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
-        """Return the orthogonal projection of changes on the tangent space of the set at members.
+        """Return the orthogonal projection of changes D onto the tangent space of the set at W.
 
         The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
         constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
@@ -88,8 +89,8 @@ class InSet(OfWeight):
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
             D: Changes of these members, of the same shape.
-            active: For a set with an inside, the result of :meth:`active`. Without it, all parts of the
-                boundary that contain W count.
+            active: For a set with an interior, the result of :meth:`active`. By default, all parts of the
+                boundary that contain W are active.
         """
         raise NotImplementedError(f"{type(self).__name__}.tangent: expected a set that has one, got none.")
 
@@ -99,10 +100,10 @@ class InSet(OfWeight):
         return type(self).tangent is not InSet.tangent
 
     def active(self, W: Tensor, G: Tensor) -> Any:
-        """Return which parts of the boundary steps along ``-G`` would cross, for a set with an inside.
+        """Return which parts of the boundary steps along ``-G`` would cross, for a set with an interior.
 
-        A step moves within these parts. The default, None, means that the set has no inside, and every change
-        is made tangent.
+        Changes are made tangent to these parts only. None, the default, means that the set has no interior:
+        every change is made tangent.
 
         Args:
             W: Members of the set ``(..., m, n)``.
@@ -115,22 +116,22 @@ class InSet(OfWeight):
     stays_active = True
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return the matrices by which the layer multiplies; None for slices and vectors.
+        """Return the matrices by which the layer multiplies; None if W consists of slices or vectors.
 
-        By default they are the matrices of the constraint.
+        By default this is W itself.
         """
         return W
 
-    #: Whether :meth:`near` takes NaN and infinity, too, and leaves such a matrix as it is. Then no transfer
-    #: from a device is needed to see whether a step left the weight finite.
+    #: Whether :meth:`near` also takes matrices with NaN or infinity, and leaves them as they are. Then the
+    #: host need not wait for a device to know whether the weight is finite after a step.
     keeps_non_finite = False
 
     #: Whether distance, members and tangents need only sums over all entries of a matrix. Then processes that
     #: have shards of a weight exchange these sums, not the weight.
     adds_up = False
 
-    #: A key that is equal for constraints with the same set, whose weights are put back in one call; None if
-    #: it is unknown whether sets are the same.
+    #: A key of the set: weights of constraints with equal keys are put back into the set in one call. None if
+    #: it is unknown whether two constraints have the same set.
     one_set: object = None
 
     #: The reason, for a message, why no optimizer can hold a weight in this set; empty if an optimizer can.
@@ -151,7 +152,7 @@ class InSet(OfWeight):
         raise NotImplementedError
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
-        """Return the error for a set whose members are not recognised, since no originals can be computed."""
+        """Return the error of a constraint that cannot compute originals, and so cannot recognise members."""
         return InManifoldError(
             f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
             f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
@@ -188,10 +189,10 @@ class InSet(OfWeight):
     @torch.no_grad()
     @full_precision
     def project(self, W: Tensor) -> Tensor:
-        """Return a weight of the set near W, for instance of an average of weights; a member keeps its bits.
+        """Return a weight of the set near W; a member keeps its bits.
 
-        The result is the nearest member if the constraint's documentation says so. The constraint and its
-        weight do not change.
+        For instance, W is an average of weights, which may be outside the set. The result is the nearest
+        member if the constraint's documentation says so. The constraint and its weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -220,7 +221,8 @@ class InSet(OfWeight):
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
-            eps: Relative rounding error allowed for X; by default the rounding error of its dtype.
+            eps: Relative rounding error that the entries of X may have; by default the rounding error of the
+                dtype of X.
         """
         try:
             with torch.no_grad():
@@ -243,12 +245,12 @@ class InSet(OfWeight):
         return torch.where(distance <= resolution, 0, distance)
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
-        """Return a copy to try a weight on, and its matrices; raise if the constraint does not take it."""
+        """Return a copy of the constraint, and the matrices of W; raise if the constraint does not take W."""
         check_matrix(W, type(self).__name__, self.least_dims)
         trial: InSet = frozen(self)
         for part in trial.modules():
             for name, value in vars(part).items():
-                if isinstance(value, Follower):  # A follower tracks the weight's own matrices.
+                if isinstance(value, Follower):  # W must not change the original follower.
                     vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -263,14 +265,14 @@ class InSet(OfWeight):
         self.check_matrices(X)
 
     def _originals_of(self, W: Tensor, X: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals of a weight: of its projection at registration, else of a weight of the set.
+        """Return originals of a weight W in the set; at registration, of the projection of any W.
 
-        The weight of the last read is always in the set. If W is refused, nothing has changed.
+        The weight of the last read always counts as a member. If W is refused, nothing changes.
 
         Args:
             W: The weight.
-            X: Its matrices.
-            is_first: Whether the weight is registered, not assigned.
+            X: The matrices of W.
+            is_first: Whether W is registered, not assigned.
 
         Raises:
             InManifoldError: If W is outside the set, or has no originals.
@@ -302,7 +304,7 @@ class InSet(OfWeight):
         return self.invert(self.members(W, eps, is_first))
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W; replace matrices outside by members at registration, and raise at assignment."""
+        """Return W. For matrices outside the set: replace them at registration, and raise at assignment."""
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
@@ -310,7 +312,7 @@ class InSet(OfWeight):
         if self.keeps_members:
             near: Callable[..., Tensor] = self.near
             return near(W, eps)
-        # eps itself is not used: the tolerance of half precision would hide the change by the step.
+        # Not with eps: the tolerance of half precision would hide the change by the step.
         return self.members(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def _with_members(
@@ -325,7 +327,7 @@ class InSet(OfWeight):
         is_outside = ~(distance <= resolution)
         if not bool(is_outside.any()):
             return W
-        has_warned, vars(self)["_warned"] = self._warned, True  # A projection has no derivative.
+        has_warned, vars(self)["_warned"] = self._warned, True  # No derivative is needed here.
         found = torch.where(is_outside[..., None, None], near(W), W)
         vars(self)["_warned"] = has_warned
         stays = is_outside & (found == W).flatten(-2).all(dim=-1)
@@ -358,20 +360,20 @@ class InSet(OfWeight):
 
 
 def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
-    """Return ``near``, but X where both differ by at most 32 rounding errors, or by one of half precision."""
+    """Return ``near``, but X where both differ by at most 32 rounding errors, plus eps in half precision."""
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
-    # Not `move > ...`: the matrix also stays if `move` is NaN.
+    # A `move` of NaN compares as False, so such a matrix stays.
     return torch.where((move > limit * size)[..., None, None], near, X)
 
 
 def frozen(module: nn.Module, shares_buffers: bool = False) -> Any:
-    """Return a copy of the module. Later assignments affect only one of the two.
+    """Return a copy of the module. Attributes set later on one of the two do not affect the other.
 
     Args:
         module: A constraint.
-        shares_buffers: Whether writes to a buffer affect both; by default they affect only one of the two.
+        shares_buffers: Whether the copy shares the module's buffers; by default the buffers are copied.
     """
     clone: Any = object.__new__(type(module))
     content = vars(clone)

@@ -12,7 +12,7 @@ from spectral_param.errors import NotSquareError
 class Layout(NamedTuple):
     """The conversion of a weight to the matrices ``(..., m, n)``, m ≥ n, of a constraint, and back."""
 
-    gates: int = 1  # Blocks on top of each other, or the groups of a convolution.
+    gates: int = 1  # Number of blocks on top of each other, or of groups of a convolution.
     kernel: tuple[int, ...] = ()  # The size of a kernel.
     is_wide: bool = False  # Whether the matrices are transposed.
     is_swapped: bool = False  # Whether the inputs of a kernel come before its outputs.
@@ -43,13 +43,13 @@ class Layout(NamedTuple):
 class Slices(NamedTuple):
     """The conversion of a weight of any shape to its slices, each a matrix of one row, and back.
 
-    A weight that is one slice becomes one matrix of shape ``(1, k)``. Gates and slices add a batch dimension
-    each.
+    A weight that is one slice becomes one matrix of shape ``(1, k)``. Several gates add a batch dimension,
+    and so does an axis of slices.
     """
 
-    gates: int  # Blocks along the first axis.
+    gates: int  # Number of blocks along the first axis.
     shape: tuple[int, ...]  # The shape of the weight.
-    axis: int | None  # The axis of a block along which the slices lie; None for one slice.
+    axis: int | None  # The axis of a block that numbers the slices; None for one slice.
 
     def split(self, W: Tensor) -> Tensor:
         """Return the slices of a weight."""
@@ -74,16 +74,16 @@ class Slices(NamedTuple):
         return W.flatten(0, 1) if is_gated else W
 
 
-#: The weight is the matrix, or the batch.
+#: The weight itself is the matrix, or the batch of matrices.
 PLAIN = Layout()
 
 
 def slices_of(W: Tensor, name: str, axis: int | None, gates: int) -> Slices:
-    """Return how a weight holds its slices along an axis; raise if the constraint ``name`` does not take it.
+    """Return the conversion of W to its slices along an axis; raise if the constraint ``name`` refuses W.
 
     Raises:
         NotSquareError: If the rows do not fit the gates.
-        ValueError: If there is no such axis, or only one.
+        ValueError: If the weight has no such axis, or only one axis.
     """
     shape = tuple(W.shape)
     if shape[0] % gates:

@@ -57,17 +57,18 @@ class LyapunovForm(Searched, Bounded):
     Args:
         radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
             of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration; the ``state_dict`` has it. The default is 1, if there is no ``abscissa``.
+            registration, which the ``state_dict`` saves. The default is 1, if there is no ``abscissa``.
         abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x.
             ``abscissa`` takes the same values as ``radius``; give only one of the two.
         growth: A bound g ≥ 1 of the transient growth: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous time
             :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. g = 1 makes W/r a contraction;
-            the original is then K alone. ``None``, the default, means no bound; with ``metric="diagonal"``,
-            the bound 1e12.
-        metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"`` also proves that
-            networks are stable, for real weights: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate r for
-            every input, U, b and φ that acts on each unit and has slopes in [-1, 1], as ReLU and tanh. With
-            an abscissa a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]. See below.
+            the original is then K alone (see below). ``None``, the default, means no bound; with
+            ``metric="diagonal"``, the bound 1e12.
+        metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"``, for real
+            weights, also proves that networks are stable: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate
+            r for every input x, every U and b, and every φ that acts entry by entry with slopes in [-1, 1],
+            such as ReLU and tanh. With an abscissa a < 1, z = φ(Wz + u) has exactly one solution for every φ
+            with slopes in [0, 1]. See below.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -75,18 +76,18 @@ class LyapunovForm(Searched, Bounded):
     .. math:: W = r\, S^{-1} (K^H K + I/4)^{-1} K^H S
 
     has a spectral radius of at most r for all K and S, and every W with ρ(W) < r has this form. In continuous
-    time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation stands above the code in
+    time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation is at the top of
     ``spectral_param/functional/_lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
     parameterizations and fidelity bounds for nonlinear identification" (2017); Revay, Wang and Manchester,
     "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
     matrices using linear dissipative Hamiltonian systems" (2017).
 
-    A step takes one Cholesky factor, one solve and products, but no eigenvalues. In training the weight can
-    reach the bound and leave it again, slowly: on the bound, the derivative towards the inside is zero, as
-    for every smooth map onto this set. (With ``SpectralRadiusNorm(mode="at_most")`` the weight gets stuck.)
-    To train along the bound hold the weight after the step, by ``SpectralRadiusNorm(r, "at_most")`` and
-    ``optimizer=``. Take :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or
-    bound each eigenvalue.
+    A step takes one Cholesky factorisation, one solve and some matrix products, but no eigenvalues. In
+    training the weight can reach the bound and leave it again, slowly: on the bound, the derivative towards
+    the inside is zero, as for every smooth map onto this set. (With ``SpectralRadiusNorm(mode="at_most")``
+    the weight gets stuck at the bound.) To train along the bound, take ``SpectralRadiusNorm(r, "at_most")``
+    with ``optimizer=``, which projects the weight after each step. Take :class:`SpectralRadiusNorm` for
+    ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
     The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is
     K above S; in continuous time it has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
@@ -94,28 +95,29 @@ class LyapunovForm(Searched, Bounded):
     Registration starts from the given weight. A weight outside the set is divided by its radius (shifted, in
     continuous time), and then moved inside until a quadratic form is found. A weight with a defective
     eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the bound keeps its
-    value up to rounding times the condition of its form. In float32, weights that are far from normal, as
-    companion matrices, are moved by several percent: registration warns. Converting the module to another
-    precision moves such weights, too.
+    value, up to rounding times the condition number of its quadratic form. In float32, weights that are far
+    from normal, such as companion matrices, can move by several percent, and registration warns. Converting
+    the module to another precision moves such weights, too.
 
-    **Networks.** With ``metric="diagonal"`` S is a positive diagonal Θ, whose logarithm is the last row of
-    the ``original``, of shape ``(..., n + 1, n)``, in continuous time ``(..., 2n + 1, n)`` below Y and Z. Two
-    states h, h' of a network with the same inputs have ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤
-    cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets where it started from. The set contains every W of norm at most
-    r, every W with ρ(\|W\|) ≤ r, and every block-triangular W whose diagonal blocks have norms below r. The
-    proof fails for feedback of the output, which changes W, and for modReLU with a positive bias, which
-    jumps. A leaky network (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. The abscissa does not prove
-    that dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set, and scales others by r over
-    their :func:`~spectral_param.functional.scaled_norm` (shifts them, in continuous time). The result is
-    exact up to rounding times the condition of Θ. A weight that needs a condition above about 1e5 in float32,
-    or 1e10 in float64, is moved further inside, where rounding disturbs it less: by a few percent at most in
-    our tests. Rounding of the weight to its dtype is accounted for, up to underflow in float16.
+    **Networks.** With ``metric="diagonal"`` S is a positive diagonal matrix Θ. The last row of the
+    ``original`` is the logarithm of its diagonal, below K (shape ``(..., n + 1, n)``) or, in continuous time,
+    below Y and Z (shape ``(..., 2n + 1, n)``). Two states h, h' of a network with the same inputs have
+    ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets its start.
+    The set contains every W of norm at most r, every W with ρ(\|W\|) ≤ r, and every block-triangular W whose
+    diagonal blocks have norms below r. The proof fails for feedback of the output, which changes W, and for
+    modReLU with a positive bias, which is discontinuous at 0. A leaky network (1 - a)h + aφ(Wh + …) contracts
+    at the rate 1 - a + ar. The abscissa does not prove that dh/dt = -h + φ(Wh + u) contracts. Registration
+    keeps a weight in the set. Another weight is multiplied by r and divided by its
+    :func:`~spectral_param.functional.scaled_norm` (shifted, in continuous time). Registration is exact up to
+    rounding times cond(Θ). A weight that needs a cond(Θ) above about 1e5 in float32, or 1e10 in float64, is
+    moved further inside, where rounding disturbs it less: by a few percent at most in our tests. The proof
+    covers the rounding of the weight to its dtype, except for underflow in float16.
     Sources: Buehner and Young, "A tighter bound for the echo state property" (2006); Revay and Manchester,
     "Contracting implicit recurrent neural networks" (2020).
 
     The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
     diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
-    bound without a quadratic form, the distance is measured to the nearest weight found with a form.
+    bound that has no quadratic form, it is the distance to the nearest weight found that has such a form.
     ``project`` returns the weight with which training would start after registration.
     """
 
@@ -149,7 +151,7 @@ class LyapunovForm(Searched, Bounded):
             self.by_map_alone = ""
 
     def reference(self, X: Tensor) -> Tensor:  # type: ignore[override]
-        """Return W for ``(..., 2n, n)`` or ``(..., 3n, n)``, or of the diagonal metric."""
+        """Return W for an original of one of the shapes that the class describes."""
         if self._is_diagonal():
             return self._diagonal_map(X)
         if self.growth is None and self.abscissa is None:
@@ -162,7 +164,7 @@ class LyapunovForm(Searched, Bounded):
         return self._placed(to_like(V, X))
 
     def evaluate(self, X: Tensor) -> Map:  # type: ignore[override]
-        """Return W; the gradient is hand-written for a radius without growth and for the diagonal metric."""
+        """Return W; the gradient is hand-written for a radius with a diagonal metric or without growth."""
         if self.abscissa is not None or (X.is_complex() and self._is_diagonal()):
             return super().evaluate(X)
         if self._is_diagonal():
@@ -180,7 +182,7 @@ class LyapunovForm(Searched, Bounded):
             check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals, from a single search; the first weight gives the bound of "present"."""
+        """Return the originals, from a single search; the first weight determines the bound "present"."""
         if is_first:
             self._renew()
             if self._is_diagonal() and self.gates > 1 and not self.kernel_dims:
@@ -192,8 +194,8 @@ class LyapunovForm(Searched, Bounded):
 
         The excess is measured by the radius (abscissa); with a diagonal metric, by the least norm (abscissa)
         in diagonal coordinates. A weight within the bound may have no quadratic form: for instance, a Jordan
-        block whose eigenvalue is on the bound. Then the second tensor has, in units of the bound, the largest
-        change of an entry on the way to a weight that has a quadratic form.
+        block whose eigenvalue is on the bound. Then the second tensor is the largest change of an entry to
+        the nearest weight found that has a quadratic form, in discrete time divided by the bound.
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
@@ -212,7 +214,7 @@ class LyapunovForm(Searched, Bounded):
         return size <= self._bound_at(W, size)
 
     def _leading(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
-        """Return the triple whose eigenvalue is bounded, and the radius or abscissa."""
+        """Return the eigentriple of the dominant (or rightmost) eigenvalue, and the radius (or abscissa)."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
@@ -225,12 +227,13 @@ class LyapunovForm(Searched, Bounded):
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the original of W, whose radius or abscissa is ``size``, and its error beyond rounding."""
+        """Return the original of W, whose radius (abscissa) is ``size``, and the error beyond rounding."""
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
-        largest = torch.maximum(bound, size)[..., None, None]  # Inside, up to rounding.
+        largest = torch.maximum(bound, size)[..., None, None]  # W is within this, up to rounding.
         if self.abscissa is not None:
-            # On the bound Y is singular and its derivative zero: training could not leave the bound.
+            # Inside the bound: on the bound, Y is singular and its derivative is zero, so training could not
+            # leave the bound.
             largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
@@ -263,7 +266,7 @@ class LyapunovForm(Searched, Bounded):
 
     @torch.no_grad()
     def certificate(self, X: Tensor) -> LyapunovCertificate:
-        """Return the quadratic form in the original, and the bound of the growth that the form proves.
+        """Return the quadratic form that the original contains, and the bound on the growth that it proves.
 
         :func:`spectral_param.analysis.lyapunov_certificate` finds a quadratic form for any stable matrix.
 
@@ -313,7 +316,7 @@ class LyapunovForm(Searched, Bounded):
         return (1 if self.abscissa is None else 2) * n + 1 if self._is_diagonal() else self._blocks() * n
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
-        """Return V of radius at most 1, or of abscissa at most 0, also after rounding to ``eps``."""
+        """Return V of radius at most 1, or of abscissa at most 0, also after a rounding of V by ``eps``."""
         if self.abscissa is not None:
             return lyapunov.dissipative(X, self.growth, eps)
         if self.growth is not None:
@@ -321,7 +324,7 @@ class LyapunovForm(Searched, Bounded):
         return lyapunov.stable_rounded(X, eps)
 
     def _placed(self, V: Tensor) -> Tensor:
-        """Return W of V: rV, or aI + V."""
+        """Return W = rV, or W = aI + V in continuous time."""
         name, value = self._bound, getattr(self, self._bound)
         if isinstance(value, float) and value == (name == "radius"):
             return V
@@ -331,7 +334,7 @@ class LyapunovForm(Searched, Bounded):
         return V + bound * identity_like(V)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
-        """Return an original of a matrix near V, and its largest error of an entry before rounding."""
+        """Return an original of a matrix near V, and the largest error of an entry before rounding."""
         eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
         least = math.inf
@@ -355,13 +358,13 @@ class LyapunovForm(Searched, Bounded):
         return (V.new_empty(0) if best is None else best.originals), least
 
     def _read(self, X: Tensor) -> Tensor:
-        """Return V of an original in the dtype of the weight, as a read computes it."""
+        """Return V as a read computes it from an original in the weight's dtype."""
         if self.growth is None and self.abscissa is None:
             return to_double(lyapunov.evaluate(X, 1.0).value)
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
-        """Yield originals of V, each with a smaller error than the previous original, unless V is outside."""
+        """Return originals of V, the most exact one first; the list may be empty if V is outside."""
         discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
         P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
@@ -371,7 +374,7 @@ class LyapunovForm(Searched, Bounded):
         if self.growth is not None:
             P = lyapunov.with_condition(P, self.growth)
         originals, target = [], V
-        for _ in range(3):  # The maps shrink V for rounding. Each round undoes more of the shrinkage.
+        for _ in range(3):  # The map shrinks V to allow for rounding; each round undoes more of this.
             if self.abscissa is not None:
                 try:
                     X = lyapunov.dissipative_inverse(target, P, self.growth)
@@ -390,7 +393,7 @@ class LyapunovForm(Searched, Bounded):
     # The diagonal metric ---------------------------------------------------------------------------
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the members for the originals that the search finds; after a step, W scaled or shifted."""
+        """Return the members that the search finds; after an optimizer's step, scale or shift W instead."""
         if eps is None:
             return super().near(W)
         exact = to_double(W.detach().cpu())
@@ -410,7 +413,7 @@ class LyapunovForm(Searched, Bounded):
         return self._bound_for(X, to_double(X))[..., None, None] if rate is None else rate
 
     def _diagonal_map(self, X: Tensor) -> Tensor:
-        """Return W."""
+        """Return W for an original of the diagonal metric."""
         if self.abscissa is None:
             return diagonal.contracting(X, self._rates(X), self._condition(), self._eps_of(X))
         exact = to_double(X)

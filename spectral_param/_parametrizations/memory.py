@@ -1,13 +1,13 @@
 """The memory of a constrained weight: the last read, for later reads and backward passes.
 
-A constraint is evaluated once after each change of what its weight depends on:
+A constraint is evaluated again only after a change of what its weight depends on:
 
 - the originals, which the optimizer trains;
 - the *state*: the buffers and attributes of the constraint and of constraints nested in it. An
-  attribute counts as changed if it is set. Tensors that may be edited in place must be buffers.
+  attribute counts as changed whenever it is set. Tensors that may be edited in place must be buffers.
 
-Gradients of all reads are summed, and pulled back to the originals once: a loop over time may read the weight
-in each step. All reads are copies of the weight of one graph node, which sums their gradients.
+A loop over time may read the weight in each step. All reads return copies of the weight of one graph node.
+This node sums the gradients of all reads, so they are pulled back to the originals only once.
 
 Originals are copied first, and the copies are evaluated. So a write by another thread or process during a
 read makes at most this read outdated: the next read finds originals that differ from the copies. The state is
@@ -33,7 +33,7 @@ from spectral_param._context import HALF
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
-# The active hooks on saved tensors, or None. torch 2.6 has no such function, so there hooks are assumed.
+# Returns the active hooks on saved tensors, or None. torch 2.6 cannot tell, so hooks are assumed there.
 _top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
@@ -66,22 +66,23 @@ class _Read(NamedTuple):
     exact: tuple[Tensor, ...]  # The copies as :meth:`Parametrization.evaluate` got them.
     state: State  # The state, with copies of its values.
     matrices: Tensor  # The value of the map.
-    weight: Tensor  # The value as a weight of PyTorch.
+    weight: Tensor  # The value in the shape and dtype of the weight.
     pull_back: PullBack
     reference: Callable[..., Tensor]
-    unwritten: list[Tensor]  # Created by the first read without a graph on the host, and never written to.
+    unwritten: list[Tensor]  # A clone of the weight that is never written to, if any; see :meth:`copy`.
 
     def copy(self) -> Tensor:
-        """Return the weight without a graph, on the host copied at the first write."""
+        """Return a copy of the weight without a graph; on the host, the copy is made at the first write."""
         if not self.weight.is_cpu:
-            # CUDA kernels for lists of tensors, as in optimizers, write without this copy.
+            # Not a lazy clone: CUDA kernels for lists of tensors, as in optimizers, write to one without
+            # copying it first.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
             # The weight is cloned, because the backward pass may hold a numpy view of the weight's memory,
             # and this memory is freed once all tensors that share it have been written to.
             with torch.inference_mode(False), torch.no_grad():
                 unwritten = self.weight.clone(memory_format=torch.contiguous_format)
-                unwritten._lazy_clone()  # First, in this thread: the first lazy clone changes the original.
+                unwritten._lazy_clone()  # Before other threads see it: the first lazy clone changes it.
             self.unwritten.append(unwritten)
         # The memory is copied at the first write to the clone, also through `.data`, a view, numpy or DLPack.
         copy: Tensor = self.unwritten[0]._lazy_clone()
@@ -92,10 +93,10 @@ class _Read(NamedTuple):
 class _Shared:
     """The graph node shared by all reads of one evaluation, which sums their gradients."""
 
-    read: _Read  # Another thread may have made a newer read.
+    read: _Read  # Perhaps no longer the last read: another thread may have made a newer one.
     originals: tuple[Tensor, ...]  # The originals themselves, which get the gradients.
     needed: tuple[bool, ...]
-    weight: Tensor  # The node's value in the dtype of the weight. Reads are copies.
+    weight: Tensor  # The node's value in the dtype of the weight. Reads return copies.
 
 
 def _nothing() -> None:
@@ -107,9 +108,9 @@ class Memory:
     """The last read of one weight. Copies and unpickled memories are empty."""
 
     last: _Read | None = None
-    # A weak reference: a hook on an original may refer to the model, and so to this memory, in a cycle.
+    # A weak reference avoids a cycle: a hook on an original may refer to the model, and so to this memory.
     shared: Callable[[], _Shared | None] = _nothing
-    # The weights that were read and are in use; see :mod:`spectral_param._parametrizations.copies`.
+    # Weights that reads returned and that are in use; see :mod:`spectral_param._parametrizations.copies`.
     outputs: weakref.WeakValueDictionary[int, Tensor] = dataclasses.field(
         default_factory=weakref.WeakValueDictionary
     )
@@ -125,7 +126,7 @@ class Memory:
         ``context`` is the result of :func:`spectral_param._context.plain`.
         """
         last, shared = self.last, self.shared()
-        # The parametrization before this one returns a new tensor at each read.
+        # After another parametrization there are no marks: the other returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
             W, last, shared = _evaluated(constraint, originals, marks, context)
@@ -148,7 +149,7 @@ class Memory:
             return last.copy()
         W = shared.weight.clone(memory_format=torch.contiguous_format)
         of_read: Any = W.grad_fn
-        of_read.metadata[_Shared] = shared  # Kept for as long as the graph of this read.
+        of_read.metadata[_Shared] = shared  # The graph of this read keeps the node alive.
         self.outputs[id(W)] = W
         return W
 
@@ -169,12 +170,12 @@ _requires_grad = operator.attrgetter("requires_grad")
 
 
 def _mark(t: Tensor) -> _Mark:
-    # A sparse tensor has no address.
+    # A sparse tensor has no address, and a tensor made in inference mode has no version.
     return None if t.is_inference() or t.layout != torch.strided else (t.data_ptr(), t._version)
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
-    """Return whether originals of unchanged marks, and the state, still have the last read's values."""
+    """Return whether the originals, whose marks have not changed, and the state are as in the last read."""
     asked: list[Tensor] = []
     if not _are_same(originals, last.originals, asked):
         return False
@@ -204,8 +205,7 @@ def _evaluated(
         if a gradient is needed.
     """
     with _undisturbed(context):
-        # The clones have a graph: gradients go back to the clones, and on to the originals if the read is not
-        # remembered.
+        # The clones have a graph, through which gradients go back to the originals.
         copies = exact = tuple(map(torch.clone, originals))
         values = seen = tuple(map(torch.detach, copies))
         for t in copies:
@@ -238,7 +238,7 @@ def _evaluated(
         # Edits of the weight must not reach the copies.
         return W.clone(memory_format=torch.contiguous_format), None, None
     pull_back = known.pull_back
-    if isinstance(pull_back, Recorded):  # The graph is freed with the reads.
+    if isinstance(pull_back, Recorded):  # Kept without its graph, which needs memory.
         pull_back = Recorded(pull_back.function, seen)
     read = _Read(marks, values, seen, state, matrices, weight, pull_back, known.reference, [])
     if not W.requires_grad:
@@ -271,8 +271,8 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
     if hooked:
-        # Hooks, as of torch.utils.checkpoint, must not see a first read, because they do not see the second
-        # read.
+        # Hooks, such as the hooks of torch.utils.checkpoint, must not see what a first read saves, because a
+        # second read does not save it again.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
     stack.enter_context(context)
     return stack
@@ -286,7 +286,7 @@ def as_it_is(t: Tensor) -> Tensor:
 
 
 def state_of(constraint: nn.Module) -> State | None:
-    """Return the state, with the values themselves.
+    """Return the state, with the buffers themselves instead of copies.
 
     Returns:
         None if the weight depends on unknown state: on parameters other than the originals, or on a module of

@@ -1,6 +1,7 @@
-"""Weights that are held after the step: a set, and the layout of a weight or of a shard of it.
+"""Weights that are put back into a set after each optimizer step: the set, and the weight's layout.
 
-The steps of :mod:`spectral_param._held` see the matrices of weights, and the methods of their sets.
+A process may have only a shard of a weight. The code in :mod:`spectral_param._held` uses the matrices of the
+weight or shard, and the methods of the set.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from spectral_param._sets import spheres
 
 
 def whole(weight: Any) -> Tensor:
-    """Return a weight with all of its shards."""
+    """Return a whole weight, gathered from all processes if it is sharded."""
     found: Tensor = weight.full_tensor() if is_sharded(weight) else weight
     return found
 
 
 class Placed(NamedTuple):
-    """A set, and the weight that a process computes on; or a shard of it, if the set needs only sums."""
+    """A set, and the weight that a process computes on, or its shard if sums over shards suffice."""
 
     constraint: Parametrization
     layout: Layout | Slices
     W: Tensor
-    X: Tensor  # Its matrices.
+    X: Tensor  # The matrices of W.
     groups: tuple[Any, ...] | None  # Groups of processes that add their sums; None for a whole weight.
 
     def matrices(self, tensor: Tensor | None = None) -> Tensor:
-        """Return the matrices of the weight, or of a similar tensor, copied in single precision or better.
+        """Return copies of the matrices of W, or of a tensor of its shape, in single precision or better.
 
         The constraint follows its weight to another device or dtype.
         """
@@ -57,7 +58,7 @@ class Placed(NamedTuple):
         return whole(tensor) if self.groups is None else tensor.to_local()
 
     def write(self, tensor: Any, W: Tensor) -> None:
-        """Write a part into a tensor that is sharded like the weight; all processes call it."""
+        """Write this process's part W into a tensor sharded like the weight; all processes call this."""
         if self.groups is None:
             tensor.copy_(_sharded_as(W, tensor))
         else:
@@ -68,7 +69,7 @@ class Placed(NamedTuple):
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Take the bound from a weight that something else wrote; return whether the bound is new."""
+        """Return whether other code wrote a weight outside the set; if so, renew the bound "present"."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)
@@ -82,7 +83,7 @@ class Placed(NamedTuple):
 
 def placed(constraint: Parametrization, weight: Any, step: str = "project") -> Placed:
     """Return the part of a weight that this process computes on in a step of this kind."""
-    # Singular values are no sums.
+    # The step "msign" needs singular values, which are no sums over shards.
     if is_sharded(weight) and constraint.adds_up and step != "msign":
         axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
         if len(axes) == 1 and not any(place.is_partial() for place in weight.placements):
@@ -90,7 +91,8 @@ def placed(constraint: Parametrization, weight: Any, step: str = "project") -> P
             local = weight.detach().to_local()
             layout = constraint._layout_of(local)
             is_apart = isinstance(layout, Slices) and layout.axis == axis  # Each shard has whole slices.
-            # Fewer rows than processes leave shards without entries. Relative steps are sized for all slices.
+            # With fewer rows than processes, some shards have no entries. The length of a relative step
+            # depends on all slices.
             is_full = weight.shape[axis] >= weight.device_mesh.size(dimension)
             if is_full and not (is_apart and step == "relative"):
                 groups = () if is_apart else (weight.device_mesh.get_group(dimension),)
@@ -100,7 +102,7 @@ def placed(constraint: Parametrization, weight: Any, step: str = "project") -> P
 
 
 def begin(constraint: Parametrization, weight: Tensor, use: str) -> Placed:
-    """Let a constraint know its weight; ``use`` names the weight, for a message."""
+    """Store the layout, shape and dtype of a constraint's weight; ``use`` names the weight, for a message."""
     W = whole(weight).detach()
     constraint._take(W)
     constraint._shape, constraint._use = W.shape, use
@@ -124,7 +126,7 @@ def distance(constraint: Parametrization, weight: Tensor) -> float:
 
 @full_precision
 def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
-    """Return members near the matrices of weights that have one set."""
+    """Return members near the matrices of several weights with the same set."""
     constraint, eps = weights[0].constraint, torch.finfo(weights[0].W.dtype).eps
     if len(matrices) == 1:
         return [constraint.after_step(matrices[0], eps)]
@@ -135,7 +137,7 @@ def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _sharded_as(W: Tensor, weight: Any) -> Tensor:
-    """Return a tensor that all processes have in the form of ``weight``: unchanged, or sharded."""
+    """Return W, which each process has whole, sharded like ``weight``; unchanged if ``weight`` is whole."""
     if not is_sharded(weight):
         return W
     from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.

@@ -143,7 +143,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         self._count(W.shape[-1])
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖; for a wrong determinant at least 2, the distance of the nearest member."""
+        """Return ‖WᴴW - I‖; for a wrong determinant, at least 2, the least distance to a member."""
         distance, resolution = super().outside(W, eps)
         count = self._count(W.shape[-1])
         if count is not None:

@@ -1,4 +1,4 @@
-"""Matrices of given eigenvalues by their real Schur form (nnRNN)."""
+"""Matrices with given eigenvalues, by their real Schur form (nnRNN)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Form = Literal["exact", "paper"]
 
 _COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadiusNorm."
 
-# Registration moves values from outside a bound to this fraction of the bound. Several eigenvalues exactly on
-# the bound can form a nearly defective eigenvalue, which rounding moves beyond the bound. The bound of the
-# departure itself is only a limit of the map.
+# Registration moves eigenvalues and departures from outside a bound to this fraction of the bound. Several
+# eigenvalues exactly on the bound can form a nearly defective eigenvalue, which rounding moves beyond the
+# bound. Departures below their bound are values of the map, but the bound itself is not.
 _INSIDE = 0.995
 
 
@@ -73,9 +73,9 @@ class SchurForm(Searched):
         radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``. γ is
             the trained number, reflected at the bound. So eigenvalues can reach the bound and leave it,
             because the derivative does not vanish there. ``None``, the default: no bound. The bound holds up
-            to rounding, but far from normal a rounding error changes the eigenvalues strongly: in training
-            with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the bound must
-            hold, also bound the departure by a number about as large as the radius.
+            to rounding, but rounding errors can strongly change the eigenvalues of a matrix far from normal:
+            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
+            bound must hold, also bound the departure by a number about as large as the radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
             dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. γ and θ
             are then the real and the imaginary part of an eigenvalue.
@@ -101,11 +101,11 @@ class SchurForm(Searched):
     The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
     row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
     rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
-    change it. With ``init="paper"`` all
-    eigenvalues are pairs, and for odd n one is real.
+    change it. With ``init="paper"`` all eigenvalues form pairs, except for one real eigenvalue if n is odd.
 
-    The weight is real, of shape ``(..., n, n)``. Registration and assignment take any real matrix, by
-    LAPACK's real Schur form. A step costs the map of P, plus two matrix products forward and four backward.
+    The weight is real, of shape ``(..., n, n)``. Registration and assignment accept any real matrix, by
+    LAPACK's real Schur form. A step evaluates the map of P, and takes two more matrix products forward and
+    four backward.
 
     The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
     normality, over its bound, and 0 without bounds; ``project`` returns the weight with which training would
@@ -162,7 +162,7 @@ class SchurForm(Searched):
         return self._at(lambda *own: applied(self.P, own), originals)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return V by torch's operations, with P from its own constraint's map."""
+        """Return V by torch's operations; P and its gradient come from the map of P's own constraint."""
         known, of_P = frozen(self), adapted(self.P).evaluate(*map(as_real, values[self._count :]))
         return recorded(
             lambda *originals: known._at(functools.partial(attach, of_P), originals),
@@ -184,7 +184,8 @@ class SchurForm(Searched):
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return T, γ, θ, log s and the originals of P, and the largest excess over a bound.
 
-        The originals come from LAPACK's real Schur decomposition. Without bounds the set has all matrices.
+        The originals come from LAPACK's real Schur decomposition. Without bounds, every real matrix is in the
+        set.
         """
         P, S = real_schur(W)
         rounding = max(eps, self._eps_of(W))
@@ -349,14 +350,14 @@ class SchurForm(Searched):
         )
         if self.departure is None:
             return moved, excess
-        # Squares of the entries may overflow.
+        # Scaled, because squares of the entries may overflow.
         scale = power_of_two_scale(W)[..., 0].to(moved.T.device).to(moved.T.dtype)
         unit = moved._replace(T=moved.T / scale[..., None], imag=moved.imag / scale)
         ratio = departure(unit).sqrt() * scale / self.departure
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
-        # On the bound the map is not invertible; because of rounding, values keep this relative distance from
-        # the bound.
+        # The map does not reach the bound of the departure. Because of rounding, departures stay below it by
+        # this relative distance.
         margin = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - margin)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
@@ -382,7 +383,7 @@ class SchurForm(Searched):
     def _invert_P(  # noqa: N802
         self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
-        """Return the originals of P, with determinant 1 if the parametrization of P allows it, else -1."""
+        """Return the blocks and the originals of P, with det P = 1 if the map of P reaches it, else -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
         everywhere = torch.ones(P.shape[:-2], dtype=torch.bool, device=P.device)
         failure = ValueError(

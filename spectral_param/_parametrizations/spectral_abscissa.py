@@ -37,11 +37,11 @@ class SpectralAbscissa(Measured):
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
             matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
-            ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` has it.
+            ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` saves it.
         mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a. While T
-            is shifted, the loss does not see the shift, and training alone never brings α(W) back below a.
-            Call :func:`spectral_param.rebase` after the steps, or hold the weight after them with
-            ``optimizer=``.
+            is shifted, the loss does not depend on multiples of I in T, so training alone never brings α(W)
+            back below a. Call :func:`spectral_param.rebase` after each optimizer step, or pass
+            ``optimizer=`` to :func:`spectral_param.constrain`.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -51,7 +51,7 @@ class SpectralAbscissa(Measured):
     costs as much as the first.
 
     The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` max(α(W) - a, 0). ``project``
-    shifts W as a read does.
+    shifts W as the map does.
 
     Matrices without a derivative have defined results:
 
@@ -112,9 +112,10 @@ class SpectralAbscissa(Measured):
         """Raise if the shift would change a diagonal that a sign pattern fixes.
 
         Raises:
-            ValueError: If a :class:`spectral_param.SignPattern` before this constraint gives the diagonal.
+            ValueError: If a :class:`spectral_param.SignPattern` before this constraint fixes a diagonal entry
+                to a sign or to zero that the shift may change.
         """
-        # With "at_most" the diagonal is only made smaller.
+        # With "at_most" the shift only decreases the diagonal, so negative entries stay negative.
         or_negative = self.mode == "at_most"
         patterns = [link for link in links if isinstance(link, SignPattern)]
         if not all(pattern.has_free_diagonal(or_negative=or_negative) for pattern in patterns):
@@ -125,7 +126,7 @@ class SpectralAbscissa(Measured):
             )
 
     def _active(self, shift: Tensor) -> Tensor:
-        """Return which matrices are shifted. A NaN shift is active, so that W becomes NaN."""
+        """Return which matrices are shifted. A shift of NaN counts, so that W becomes NaN."""
         return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
@@ -135,7 +136,7 @@ class SpectralAbscissa(Measured):
         return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
-        # Off-diagonal entries may be much larger than the diagonal and the eigenvalues.
+        # Only diagonals are compared: other entries may be much larger than the diagonal and the eigenvalues.
         before, after = (X.diagonal(dim1=-2, dim2=-1) for X in (W, moved))
         return (after - before).abs().amax(dim=-1) <= self._least_change(W.dtype) * before.abs().amax(dim=-1)
 

@@ -44,16 +44,17 @@ class SpectralNorm(Measured):
 
     Args:
         norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
-            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` has it.
+            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` saves it.
         mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
             compared with an upper bound slightly above ‖T‖, see below. If c lies between ‖T‖ and this upper
             bound, T is scaled although ‖T‖ ≤ c; the change is smaller than the gap between ‖T‖ and the upper
-            bound.) While T is scaled, the loss does not depend on its size: a weight of one row, whose only
-            singular value is its length, cannot come back inside by training. Call
-            :func:`spectral_param.rebase` after the steps, or hold the weight after them with ``optimizer=``.
-            ``"equal"``: ‖W‖ = c always; for a convolution the bound of the norm is c, see below.
-        solver: ``"dense"`` computes σ by LAPACK, in double precision. ``"tracking"`` follows σ from step to
-            step by products with thin matrices, and proves a bound from above in each step: by random
+            bound.) While T is scaled, the loss does not depend on ‖T‖. So a weight of one row, whose only
+            singular value is its length, cannot come back below the bound by training alone. Call
+            :func:`spectral_param.rebase` after each optimizer step, or pass ``optimizer=`` to
+            :func:`spectral_param.constrain`. ``"equal"``: ‖W‖ = c always; for a convolution, the upper bound
+            of the norm is c, see below.
+        solver: ``"dense"`` computes σ = ‖T‖₂ by LAPACK, in double precision. ``"tracking"`` follows σ from
+            step to step by products with thin matrices, and proves an upper bound in each step: by random
             vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
             values lie too close together. ``"auto"``, the default, is ``"tracking"`` where the smaller side
             is at least 64. Or a :class:`spectral_param.Solver` of your own.
@@ -67,36 +68,37 @@ class SpectralNorm(Measured):
     singular vectors u and v. If several singular values are largest, the vectors of any one are taken.
     Where σ is tracked, the error of the gradient is about the square root of the rounding error.
 
-    **Convolutions.** With :func:`spectral_param.constrain`, the norm is that of the *layer*, for every size
-    of the image, with zero or circular padding, stride, groups and dilation, and for transposed convolutions.
-    The norm of the layer is at most the largest norm of the kernel's Fourier transform over all frequencies.
-    T is divided by a bound that is at most 2.3 % above the largest norm of the layer over images of all
-    sizes. (With circular padding *and* a stride, the norm depends on whether the stride divides the size of
-    the image. T is then divided by the larger bound for stride 1.) The bound covers P frequencies: 231 for a
-    kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each frequency that needs a new
-    Cholesky factorisation as a proof. At the start of training with Adam all P frequencies need this proof,
-    because a step changes their norms by more than the differences between them. Later, only frequencies with
-    norms close to the largest norm need the proof. With ``"dense"`` the norms of all P frequencies are
-    computed in every step. A depthwise kernel takes O(P). See ``spectral_param/_eigen/kernels.py``.
+    **Convolutions.** With :func:`spectral_param.constrain`, the norm is the norm of the *layer*, for every
+    size of the image, with zero or circular padding, stride, groups and dilation, and for transposed
+    convolutions. The norm of the layer is at most the largest norm of the kernel's Fourier transform over all
+    frequencies. T is divided by a bound that is at most 2.3 % above the largest norm of the layer over images
+    of all sizes. (With circular padding *and* a stride, the norm depends on whether the stride divides the
+    size of the image. T is then divided by the larger bound for stride 1.) The bound is computed from P
+    frequencies: 231 for a kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each frequency
+    that needs a new Cholesky factorisation as a proof. At the start of training with Adam all P frequencies
+    need this proof, because a step changes their norms by more than these norms differ. Later, only
+    frequencies with norms close to the largest norm need the proof. With ``"dense"`` the norms of all P
+    frequencies are computed in every step. A depthwise kernel takes O(P) operations. See
+    ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - No multiple of T = 0 has the norm c. Then W = T, and with ``"equal"`` a
+    - If T = 0, no multiple of T has the norm c. Then W = T, and with ``"equal"`` a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
 
     The distance of a weight from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c,
-    computed from the proven bound of ‖W‖. ``project`` takes the nearest matrix for ``"at_most"``: singular
-    values above c become c. Convolutions, and weights of ``"equal"``, are scaled as in a read.
+    computed from the proven upper bound of ‖W‖. With ``"at_most"``, ``project`` returns the nearest matrix:
+    singular values above c become c. Convolutions, and weights with ``"equal"``, are scaled as by the map.
 
-    **Held after the step.** With ``"at_most"`` a matrix is put back to the nearest one, by a decomposition of
-    the smaller Gram matrix where the bound is exceeded: SGD converges to the minimum. Adam and related
-    optimizers get a gradient without the part that raises singular values at the bound, at the price of
-    another decomposition. With this gradient they come much closer to the minimum than with
-    ``step="project"``, but not as close as SGD. A convolution, and a weight of ``"equal"``, is scaled, and
-    may stop short of the minimum with every optimizer: minimizing ‖W - diag(3, 2)‖² over norms of at most 1,
-    it stops at diag(1, 2/3); the minimum is at I. The map (without ``optimizer=``) does not have this
-    problem.
+    **With optimizer=.** The weight is put back after each optimizer step. With ``"at_most"``, a matrix above
+    the bound is replaced by the nearest matrix in the set, by a decomposition of its smaller Gram matrix.
+    Then SGD converges to the minimum. Adam and related optimizers get a gradient without the part that raises
+    singular values at the bound, which takes another decomposition. With this gradient they come much closer
+    to the minimum than with ``step="project"``, but not as close as SGD. A convolution, or a weight with
+    ``"equal"``, is scaled, and may stop short of the minimum with every optimizer. For example, if
+    ‖W - diag(3, 2)‖² is minimized over norms of at most 1, scaling stops at diag(1, 2/3), but the minimum is
+    at I. The map (without ``optimizer=``) does not have this problem.
     """
 
     shapes = "any"
@@ -117,7 +119,7 @@ class SpectralNorm(Measured):
         solver: Solver | Name = "auto",
     ) -> None:
         super().__init__("norm", norm, mode=(mode, Mode))
-        # No state: a follower changes a weight by rounding.
+        # Not part of the state, because followers affect the weight only by rounding.
         vars(self).update(tracking=NormFollower(solver), kernels=KernelFollower(solver))
 
     @property
@@ -185,7 +187,7 @@ class SpectralNorm(Measured):
         return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return a proven upper bound of the norm, and the largest possible gap between both."""
+        """Return a proven upper bound of the norm, and the largest possible gap between bound and norm."""
         # W is copied: the caller may change W later, but the follower keeps its argument.
         solution = self._followed(W.detach().clone())
         error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
@@ -195,14 +197,14 @@ class SpectralNorm(Measured):
         return Measurement(solution.bound, error * solution.bound, solution)
 
     def near(self, W: Tensor, eps: float | None = None, solution: Norm | symbol.Peak | None = None) -> Tensor:
-        """Return nearest matrices for ``"at_most"``; kernels, and matrices of ``"equal"``, scaled."""
+        """Return the nearest matrices with ``"at_most"``; scale kernels, and matrices with ``"equal"``."""
         if self.mode != "at_most" or self._is_convolution():
             return super().near(W, eps, solution)
         solution = solution or self._followed(W.detach().clone())
         c = self._bound_at(W, solution.bound)
         if not bool(self._active(solution.bound, W, c).any()):
             return W
-        # Norms that are above the bound by rounding are scaled.
+        # Matrices whose norm exceeds the bound by rounding are scaled.
         found = super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
         return found if eps is None else unless_rounding(found, W, eps)
 
@@ -210,19 +212,19 @@ class SpectralNorm(Measured):
 
     @property
     def has_tangent(self) -> bool:
-        """Whether a tangent is known: for matrices with ``"at_most"``, not for convolutions."""
+        """Whether :meth:`tangent` is defined: for matrices with ``"at_most"``, not for convolutions."""
         return super().has_tangent and self.mode == "at_most" and not self._is_convolution()
 
     def tangent(self, W: Tensor, D: Tensor, active: spectral_ball.Faces | None = None) -> Tensor:
-        """Return the part of a change that keeps singular values at the bound, to first order."""
+        """Return the part of a change that does not move singular values off the bound, to first order."""
         return spectral_ball.tangent(self._faces(W) if active is None else active, D)
 
     def active(self, W: Tensor, G: Tensor) -> spectral_ball.Faces | None:
-        """Return the singular vectors at the bound whose values a step along -G raises."""
+        """Return the singular vectors whose singular values are at the bound and grow in a step along -G."""
         return spectral_ball.crossed(self._faces(W), G)
 
     def _faces(self, W: Tensor) -> spectral_ball.Faces:
-        """Return the singular vectors at values that are at the bound, up to rounding."""
+        """Return the singular vectors whose singular values are at the bound, up to rounding."""
         size, rounding, _ = self.measure(W, self._eps_of(W))
         c = self._bound_for(W, size)
         rounding = rounding + self.ROUNDINGS * self._eps_of(W) * c
@@ -256,7 +258,7 @@ class SpectralNorm(Measured):
     # Convolutions -----------------------------------------------------------------------------------
 
     def _is_convolution(self) -> bool:
-        """Return whether the weight is a kernel whose patches overlap: then its layer is not one matrix."""
+        """Return whether patches of a kernel overlap, so that the layer's norm is not the matrix's norm."""
         return any(k > s for k, s in zip(self._layout.kernel, self.strides, strict=False))
 
     def _sides(self, T: Tensor) -> tuple[int, ...]:
@@ -266,7 +268,7 @@ class SpectralNorm(Measured):
         return self._kernel(T).shape[T.ndim - 2 : T.ndim]
 
     def _kernel(self, T: Tensor) -> Tensor:
-        """Return the kernel of stride 1, with a channel for each phase, of the base class's matrices."""
+        """Return the kernel T as a kernel of stride 1, with an input channel for each phase of the stride."""
         return symbol.phases(T.unflatten(-1, (-1, *self._layout.kernel)), self.strides)
 
 

@@ -46,13 +46,14 @@ class SpectralRadiusNorm(Measured):
             is a tensor, was found by ``"present"``, or was set later, but not a number given to the
             constructor.
         mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
-            is scaled, the loss does not depend on its size, so training alone never brings ρ(W) back below r.
-            Call :func:`spectral_param.rebase` after the steps, hold the weight after them with
-            ``optimizer=``, or take :class:`spectral_param.LyapunovForm`, which can come back, slowly.
-            ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in training, and as ``"equal"``
-            from then on, as the paper trains (section 4) and :class:`spectral_param.nn.ENRNN` does by
-            default. Each matrix of a batch has its own latch, saved in the ``state_dict``. Assigning a weight
-            opens the latch. Transforms of torch.func, which allow no side effects, do not close the latch.
+            is scaled, the loss does not depend on ρ(T), so training alone never brings ρ(W) back below r.
+            Call :func:`spectral_param.rebase` after each optimizer step, pass ``optimizer=`` to
+            :func:`spectral_param.constrain`, or take :class:`spectral_param.LyapunovForm`, with which ρ(W)
+            can come back, slowly. ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in
+            training. Then a latch closes, and the mode is as ``"equal"`` from then on. The paper trains in
+            this way (section 4), and :class:`spectral_param.nn.ENRNN` does by default. Each matrix of a batch
+            has its own latch, saved in the ``state_dict``. Assigning a weight opens the latch. Transforms of
+            torch.func, which allow no side effects, do not close the latch.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
             from step to step" in the derivation). Tracked eigenvalues have errors of the working precision ε,
@@ -70,16 +71,16 @@ class SpectralRadiusNorm(Measured):
         ValueError: If an argument is outside its range.
 
     Source: Helfrich and Ye, "Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory"
-    (AAAI 2020), section 3.1, with ε = 0 as in the authors' experiments; the gradient is that of Prop. 3.2.
+    (AAAI 2020), section 3.1, with ε = 0 as in the authors' experiments; the gradient is given in Prop. 3.2.
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
-    nothing. With ``"at_most"`` or ``"latched"``, a few products replace the decomposition while they prove
-    that ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile every read costs
+    nothing. With ``"at_most"`` or ``"latched"``, a few products replace the decomposition if they prove that
+    ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile every read costs
     as much as the first.
 
     The distance of a weight from the set is ``|ρ(W) - r|``; with ``"at_most"`` or an open latch it is
-    max(ρ(W) - r, 0). ``project`` scales W as a read does, and does not change latches.
+    max(ρ(W) - r, 0). ``project`` scales W as the map does, and does not change latches.
 
     Matrices without a derivative have defined results:
 
@@ -112,7 +113,7 @@ class SpectralRadiusNorm(Measured):
     ) -> None:
         super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower changes a weight by rounding.
+        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower affects W by rounding only.
 
     @property
     def solver(self) -> Solver | str:
@@ -126,7 +127,7 @@ class SpectralRadiusNorm(Measured):
         return self.made(T, self.tracking.follow(self._measured(T)))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return r T / ρ(T) or T for plain tensors, by the dominant eigentriples."""
+        """Return r T / ρ(T) or T for plain tensors, from their dominant eigentriples."""
         triple, regular = solution
         if isinstance(self.radius, str):  # "present", after another parametrization.
             self._take_present(triple.eigenvalue.abs())
@@ -147,7 +148,7 @@ class SpectralRadiusNorm(Measured):
         return where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _of_absolute(self, T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-        """Return r T / ρ(|T|), whose ρ is simple and not zero."""
+        """Return r T / ρ(|T|), for a ρ(|T|) that is a simple eigenvalue and not zero."""
         rho = known_value(T.abs(), triple, regular=True)
 
         def quotient(rho_of: Callable[[Tensor], Tensor], T: Tensor) -> Tensor:
@@ -161,8 +162,8 @@ class SpectralRadiusNorm(Measured):
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
         _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
-        # One transfer from the device answers both questions; the second answer is valid only if no size is
-        # extreme.
+        # One transfer from the device tells whether a size is extreme, and also the doubts, which are valid
+        # only if no size is extreme.
         is_extreme, *doubts = torch.stack(
             [(scale != 1).any(), *self._doubts(T, scale, triple, size)]
         ).tolist()
@@ -179,7 +180,7 @@ class SpectralRadiusNorm(Measured):
 
     @property
     def by_map_alone(self) -> str:  # type: ignore[override]
-        """The checkpoint of a plain weight has no latch."""
+        """The reason, for ``"latched"``: the checkpoint of a plain weight cannot save a latch."""
         if self.mode != "latched":
             return ""
         return (
@@ -202,7 +203,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the triple of T/scale from the triple of T; None if λ has overflowed or lost digits."""
+        """Return the triple of T/scale, from the triple of T unless λ has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
@@ -211,7 +212,7 @@ class SpectralRadiusNorm(Measured):
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / ρ(T), or T where the mode does not scale."""
-        if self.mode == "latched" and is_traced(T):  # torch.func allows no side effects.
+        if self.mode == "latched" and is_traced(T):  # Transforms of torch.func allow no side effects.
             S, scale = rescaled(T.detach())
             self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
         return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
@@ -251,7 +252,7 @@ class SpectralRadiusNorm(Measured):
         return Measurement(scale * triple.eigenvalue.abs(), rounding, None if is_scaled else solution)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T whose eigenvalues have uniform moduli and angles: eq. (5), times the radius."""
+        """Return T whose eigenvalues have uniform moduli and angles: eq. (5) of the paper, times r."""
         T = init.disc_(torch.empty_like(like))
         if self.of == "absolute":
             T = T / dominant_eigentriple(T.abs()).eigenvalue.abs()[..., None, None]
@@ -270,7 +271,7 @@ class SpectralRadiusNorm(Measured):
         return f"{self._shown()}, mode={self.mode!r}, solver={chosen!r}{of}"
 
     def _measured(self, T: Tensor) -> Tensor:
-        """Return the matrix whose spectral radius counts."""
+        """Return the matrix whose spectral radius is constrained: T, or its entries' absolute values."""
         return T.abs() if self.of == "absolute" else T
 
     def _active(self, rho: Any, T: Tensor) -> Any:
@@ -295,11 +296,11 @@ class SpectralRadiusNorm(Measured):
         """Return which latches are closed: a tensor, or a bool if ρ is a number."""
         if self.latched is None:
             self.latched = T.real.new_zeros(T.shape[:-2])
-        latched = self.latched.real  # Module.to(complex) converts it.
+        latched = self.latched.real  # Module.to(complex) makes the buffer complex.
         return latched > 0.5 if isinstance(rho, Tensor) else latched.item() > 0.5
 
     def _close_latches(self, rho: Any, T: Tensor) -> None:
-        """In training, close the latches of matrices of radius ρ > r."""
+        """In training, close the latches of matrices with ρ > r."""
         if not (self.training and self.mode == "latched"):
             return
         above = self._exceeds(rho, T)
@@ -324,8 +325,8 @@ def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n),
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
 
-    Like the eigenvalues, this measure does not depend on the units of rows and columns, T -> D⁻¹TD. The
-    measure is at most the largest entry, and zero for a triangular nilpotent matrix.
+    Like the eigenvalues, max sqrt|T_ij T_ji| does not depend on the units of the coordinates, T -> D⁻¹TD.
+    This number is at most the largest modulus of an entry, and zero for a strictly triangular matrix.
     """
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))

@@ -53,9 +53,10 @@ class Stochastic(Parametrization):
     entries and rows without a positive entry are refused. For a random start take ``init="paper"``, which
     draws Gaussian logits T.
 
-    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
-    number). The derivative of such an entry is as small: **zeros stay zeros in training**, as wanted for the
-    missing edges of a graph. To let all entries train, register ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error. (With the floor ε, an entry of
+    ε/n grows by about :math:`e^{-60}`.) The derivative of such an entry is as small: **zeros stay zeros in
+    training**, as wanted for the missing edges of a graph. To let all entries train, register
+    ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"

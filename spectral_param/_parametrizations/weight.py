@@ -18,7 +18,8 @@ from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix
 
-# Frames between torch's function that replaces a tensor and right_inverse: four calls and a few decorators.
+# Stack frames that are searched for torch's function that replaces a tensor. It calls right_inverse through
+# four calls and a few decorators.
 _CALLS = 12
 
 
@@ -30,11 +31,11 @@ class OfWeight(nn.Module):
     #: shape, not transposed.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: The part on which the constraint acts if the weight is the kernel of a convolution. ``"matrix"``, the
-    #: default: on the matrix by which the layer multiplies patches that do not overlap; other kernels are
-    #: refused. ``"entries"``: on the matrix (output channels, input channels · kernel size) of each group,
-    #: although the layer does not multiply by it; for constraints on entries or rows. ``"layer"``: on the
-    #: norm of the layer for images of every size, which the constraint computes itself.
+    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default:
+    #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
+    #: ``"entries"``, for constraints on entries or rows: the matrix (output channels, input channels · kernel
+    #: size) of each group, although the layer does not multiply by this matrix. ``"layer"``: the norm of the
+    #: layer for images of every size, which the constraint computes itself.
     convolutions: Literal["matrix", "entries", "layer"] = "matrix"
 
     #: The fewest dimensions of a weight.
@@ -58,10 +59,10 @@ class OfWeight(nn.Module):
         return self._like.dtype
 
     def _take(self, W: Tensor) -> tuple[Tensor, bool]:
-        """Check the kind of a weight, and store its layout if it is the first one.
+        """Check a weight, and store its layout if it is the first weight of the constraint.
 
         Returns:
-            The matrices of the weight, and whether it is the first one.
+            The matrices of the weight, and whether it is the first weight.
         """
         check_matrix(W, type(self).__name__, self.least_dims)
         self._check_not_swapped()
@@ -92,7 +93,7 @@ class OfWeight(nn.Module):
         return originals
 
     def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the matrices as PyTorch holds them, for a first original of this dtype."""
+        """Return the weight of these matrices, in its own dtype; ``dtype`` belongs to the first original."""
         if self._layout != PLAIN:
             W = self._layout.join(W)
         if W.is_complex() and not dtype.is_complex:
@@ -102,7 +103,7 @@ class OfWeight(nn.Module):
         return W if W.dtype == dtype else W.to(dtype)
 
     def _eps_of(self, X: Tensor) -> float:
-        """Return the rounding error of the weight, which may be in half precision where X is not."""
+        """Return the rounding error of the weight, which may be in half precision although X is not."""
         return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
 
     def _become_like(self, W: Tensor) -> None:
@@ -110,7 +111,7 @@ class OfWeight(nn.Module):
         W = W.detach()
         for part in self.modules():
             if isinstance(part, OfWeight):
-                # Not by setattr, which would mark the weight as changed, although it does not depend on these
+                # Not by setattr, which would mark the weight as changed. The weight does not depend on these
                 # buffers.
                 part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
 
@@ -120,7 +121,7 @@ class OfWeight(nn.Module):
                 fn(self._like)
             except NotImplementedError:
                 # Module.to moves no tensor from the meta device, not even one without entries. A loader may
-                # call this after it has replaced originals on the meta device by originals with values.
+                # call Module.to after it has replaced originals on the meta device by originals with values.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -132,12 +133,12 @@ class OfWeight(nn.Module):
         PyTorch calls this method before it converts the originals.
 
         Raises:
-            UnsupportedDtypeError: If so.
+            UnsupportedDtypeError: If the conversion does this.
         """
         if self._shape is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own warning of the conversion.
+            warnings.simplefilter("ignore")  # torch itself warns of the conversion.
             dtype = fn(self._like).dtype
         if dtype.is_complex == self._like.is_complex():
             return
@@ -165,7 +166,7 @@ class OfWeight(nn.Module):
             )
 
     def _check_same_kind(self, W: Tensor) -> None:
-        """Raise before anything changes; PyTorch would notice these errors only afterwards."""
+        """Raise for a wrong shape, dtype or device before anything changes; PyTorch would raise too late."""
         name = type(self).__name__
         if torch._C._are_functorch_transforms_active():
             raise ValueError(
@@ -192,7 +193,7 @@ class OfWeight(nn.Module):
             )
 
     def _check_one_square(self) -> None:
-        """Raise if the weight is not one square matrix, with which rows can be multiplied."""
+        """Raise unless the weight is one square matrix, so that rows can be multiplied by it."""
         shape = tuple(self._shape or ())
         if self._layout != PLAIN or (shape and shape[-1] != shape[-2]):
             raise ValueError(
@@ -201,12 +202,12 @@ class OfWeight(nn.Module):
             )
 
     def _check_not_swapped(self) -> None:
-        """Raise if ``torch.func.functional_call`` assigns the weight, whose gradient PyTorch's setter drops.
+        """Raise if ``torch.func.functional_call`` assigns a weight: PyTorch would drop the weight's gradient.
 
-        An assignment ``layer.weight = W`` calls the same setter; only the caller differs.
+        An assignment ``layer.weight = W`` calls the same setter of PyTorch; only the caller differs.
 
         Raises:
-            ValueError: If so.
+            ValueError: If ``torch.func.functional_call`` is the caller.
         """
         frame = sys._getframe(1)
         for _ in range(_CALLS):
@@ -247,8 +248,7 @@ class OfWeight(nn.Module):
             m, columns = columns, m
         n = columns * math.prod(kernel)
         if n == 1 and W.ndim > 2 and not kernel_dims:
-            # A vector counts as one row: as a batch of columns, each of its numbers would be constrained
-            # separately.
+            # As a batch of matrices with one column, the weight would be constrained column by column.
             raise NotSquareError(
                 f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
                 "1 has. Use spectral_param.constrain, which knows kernels."
@@ -268,8 +268,7 @@ class OfWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
-            # The originals are no longer on the meta device. The next read computes on the device of the
-            # originals.
+            # The originals are no longer on the meta device. The next read runs on their device.
             self._become_like(torch.empty_like(self._like, device="cpu"))
 
 

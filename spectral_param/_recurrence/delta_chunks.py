@@ -150,7 +150,7 @@ def decays(products: Tensor, r: int) -> Decays:
 
 
 def _pulled_to_decays(products: Tensor, g: Decays, r: int) -> Tensor:
-    """Return the gradient of a, for the gradients of the products.
+    """Return the gradient of the decays a, from the gradients of their products.
 
     The derivative of a_s ... a_t with respect to a_τ is the product of the factors before τ and after τ.
     """

@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     sizes: list[int]
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states, the last states and, for the backward pass, all states, (r, z, g) and ν."""
+        """Return all states and the last states; then, for the backward pass, all states, (r, z, g) and ν."""
         a, h, weight, bias, limit, *_ = tensors
         sizes = self.sizes
         rows, n = a.shape[0], h.shape[-1]

@@ -18,8 +18,8 @@ from spectral_param._recurrence.activation import Nonlinearity
 Recurrent = Tensor | Callable[[Tensor], Tensor]
 # All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
-# Tensors, some of which may be None; what a forward pass returns (Result, and three tensors for the backward
-# pass); and what a backward pass returns.
+# Tensors: a sequence of tensors, some of which may be None. Passed: what a forward pass returns, Result and
+# three tensors for the backward pass. Gradients: what a backward pass returns.
 Tensors = Sequence[Any]
 Passed = tuple[Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, ...]

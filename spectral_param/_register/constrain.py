@@ -109,7 +109,7 @@ def constrain(
             holds kernels that are no matrices, or has a shape that the constraint does not take; if the
             tensor's module is pruned, scripted, computes the weight in a hook, or is an Embedding with sparse
             gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; if ``step`` does not fit the set
-            or the optimizer; or if the constraint raises it.
+            or the optimizer; or if the constraint raises a ValueError.
 
     The kernel of a convolution counts as a matrix if the kernel size is 1, or if the stride equals the kernel
     size, without padding and dilation, as in a patch embedding. The layer then multiplies patches that do not

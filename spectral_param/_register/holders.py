@@ -180,7 +180,7 @@ def _reach(owner: Any) -> tuple[int, ...]:
 def strides_of(owner: Any) -> tuple[int, ...]:
     """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
-        # Across the edge, the last and the first output are closer than a stride, unless the stride divides
-        # the image.
+        # Across the edge of a circular image, two outputs are closer than a stride, unless the stride divides
+        # the size of the image.
         return (1,) * len(owner.stride)
     return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))

@@ -29,7 +29,7 @@ class Snapshot:
             return
         if is_parametrized(self._owner, self._name):
             remove_parametrizations(self._owner, self._name)
-        for table, content in self._tables:  # The order and the tensors are as before.
+        for table, content in self._tables:  # Restore the tensors, and their order.
             table.clear()
             table.update(content)
         self._tensor.data = self._data

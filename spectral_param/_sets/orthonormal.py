@@ -36,7 +36,7 @@ maps [l, 1] into [l', 1], where l' is the smaller one of the images of l and 1 (
 scaling of Newton-Schulz for improving the sign function computation of a Hermitian matrix", 2014, who also
 give the upper limit of ρ: without this limit, σ = 1 would be mapped to almost zero, and lost in rounding). An
 iteration multiplies a small l by 2.5. So l alone determines the number of iterations, before W is known. The
-last iteration is of third order, as near the set. A σ of zero would stay zero, so W first gets a fixed
+last iteration is the one of third order from above. A σ of zero would stay zero, so W first gets a fixed
 perturbation of the size of its rounding error. One W in thousands still has a σ below l after the
 perturbation; then the returned distance is larger than rounding.
 """

@@ -179,8 +179,8 @@ def gain_of(W: Tensor, n: int) -> float:
 def change(W: Tensor, given: Tensor, n: int) -> float:
     """Return the largest change of an entry relative to the largest entry of its block.
 
-    The largest entry of A is taken as at least 1, the bound of A, and the largest entry of D as at least the
-    product of the largest entries of B and C.
+    The change of A is measured relative to at least 1, the bound of A, and the change of D relative to at
+    least the product of the largest entries of B and C.
     """
     if not bool(W.isfinite().all()):
         return math.inf

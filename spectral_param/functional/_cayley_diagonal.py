@@ -1,9 +1,9 @@
 """The choice of a diagonal D for which a weight W is a scaled Cayley transform.
 
-docs/derivation_cayley.md, "Choosing D", has the two steps. First, elimination of W + D chooses D so that all
-pivots have modulus at least 1. For a tall W, D comes from its first n rows (then Z = WD̄ + I, M = 2Z⁻¹ − I
-and B = -(WD̄)₂ Z⁻¹). Second, for a real square W, pairs of signs are flipped; each flip changes A by a matrix
-of rank two.
+The choice takes two steps (docs/derivation_cayley.md, "Choosing D"). First, elimination of W + D chooses D so
+that all pivots have modulus at least 1. For a tall W, D comes from its first n rows (then Z = WD̄ + I, M =
+2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹). Second, for a real square W, pairs of signs are flipped; each flip changes A by
+a matrix of rank two.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def _nearest(
     attempt: Callable[[Array, float], _Attempt],
     image: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, float]:
-    """Return the tried original whose image is nearest to V, and ``beyond`` in the first coordinates.
+    """Return the best original that was tried, and how far V is outside in the first coordinates tried.
 
     ``search`` is a pair: a function that finds coordinates, and a norm at which it may stop.
 

@@ -1,16 +1,17 @@
 r"""The solution z of z = φ(Wz + c), by Peaceman-Rachford splitting.
 
-φ acts entry by entry, rises, and has slopes of at most 1. So φ = (I + F)⁻¹ for a monotone F that acts entry
-by entry, and z solves (I - W)z - c + F(z) ∋ 0. Let I - W be strongly monotone in the inner product of Θ², for
+φ acts entry by entry, with slopes between 0 and 1. So φ = (I + F)⁻¹ for a monotone F that acts entry by
+entry, and z solves (I - W)z - c + F(z) ∋ 0. Let I - W be strongly monotone in the inner product of Θ², for
 some positive diagonal Θ. This is so if ‖ΘWΘ⁻¹‖ < 1, or if the numerical range of ΘWΘ⁻¹ is left of 1. F is
 monotone in this inner product, too. So the solution is unique, and for every α > 0
 
 .. math:: w = V (2z - u + αc), \qquad u ← 2w - (2z - u), \qquad z ← (I + αF)^{-1}(u)
 
 converges to it, with V = (I + α(I - W))⁻¹: Winston and Kolter, "Monotone operator equilibrium networks"
-(2020), section 3, for Θ = I; Θ need not be known. If m is the constant of strong monotony and L = ‖Θ(I -
-W)Θ⁻¹‖, the distance shrinks by sqrt(1 - 4αm/(1 + 2αm + α²L²)) in each step, which is least for α = 1/L:
-Giselsson and Boyd, "Linear convergence and metric selection for Douglas-Rachford splitting and ADMM" (2017).
+(2020), section 3, for Θ = I; Θ need not be known. Let m be the constant of strong monotonicity, and
+L = ‖Θ(I - W)Θ⁻¹‖. Each step multiplies the distance by at most sqrt(1 - 4αm/(1 + 2αm + α²L²)), which
+is least for α = 1/L: Giselsson and Boyd, "Linear convergence and metric selection for Douglas-Rachford
+splitting and ADMM" (2017).
 
 The resolvent
 -------------
@@ -26,8 +27,8 @@ Gradients
 ---------
 With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives the gradients λ of c, with
 λ = D(Wᵀλ + g), and λzᵀ of W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D
-for φ. D is the inverse of I + F for F = D⁻¹ - I, whose resolvent is D/(D + α(I - D)). Θ⁻¹WᵀΘ has the
-numerical range of ΘWΘ⁻¹. So the same iteration converges. A gradient h of λ gives the gradients μ of g, with
+for φ. D is (I + F)⁻¹ for F = D⁻¹ - I, and (I + αF)⁻¹ is D/(D + α(I - D)). Θ⁻¹WᵀΘ and ΘWΘ⁻¹ have the same
+numerical range. So the same iteration converges. A gradient h of λ gives the gradients μ of g, with
 μ = D(Wμ + h), μλᵀ of Wᵀ, and (Wμ + h)∘(Wᵀλ + g) of D.
 """
 

@@ -171,8 +171,8 @@ def exponential(A: Tensor) -> Tensor:
     check_square(A, "exponential")
     check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
     if is_traced(A) or is_wrapped(A):
-        # While a graph is recorded, s cannot depend on the values of A. In a batch of two, torch.matrix_exp
-        # avoids its wrong polynomial.
+        # While a graph is recorded, s cannot depend on the values of A. For a batch of two,
+        # torch.matrix_exp does not use its polynomial with a wrong coefficient.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
     return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)

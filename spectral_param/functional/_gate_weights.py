@@ -62,7 +62,7 @@ class Weights:
 
     @property
     def states(self) -> int:
-        """Number of states: entries of h, for an LSTM of h and c."""
+        """Number of states: the entries of h, and for an LSTM also the entries of c."""
         return self.units * (2 if self.kind == "LSTM" else 1)
 
     def scaled(self, factor: float) -> Weights:
@@ -176,5 +176,5 @@ def has_rate(layer: Weights, rate: float) -> bool:
 
 
 def layer_is_bounded(layer: Weights) -> bool:
-    """Return whether the gate that holds the state stays below 1, as rates below 1 and LSTMs require."""
+    """Return whether the gate that holds the state stays below 1: needed for rates below 1 and for LSTMs."""
     return layer.kind == "RNN" or bool((layer.reach()[1] > 0).all())

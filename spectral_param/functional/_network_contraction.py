@@ -28,8 +28,8 @@ class Contraction(NamedTuple):
             bound is proven.
         scaling: d > 0, the units in which states are compared: one tensor of the shape of the state, without
             the batch; for an LSTM a pair, of h and c; for a ``ModuleList`` a list. None without a rate.
-        starts: The largest entries of initial states for which the rate holds, shaped like ``scaling``: 1 for
-            h of a gated network, the bound κ of the cells for c, infinite without gates.
+        starts: Bounds on the moduli of the initial states for which the rate holds, shaped like ``scaling``:
+            1 for h of a gated network, the bound κ of the cells for c, infinite without gates.
         norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
             a layer, for networks without gates where it proves a smaller rate.
         obstacle: The reason if no rate is proven: a layer, and its gate or bias.

@@ -34,9 +34,9 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
     Args:
         W: Real square matrices ``(..., n, n)``, at most n = 512 for the precision below; n = 256 takes a
             second.
-        condition: The largest quotient of two entries of Θ, more than 1. If no path of connections leads from
-            some unit to another, the least norm is approached as the quotient grows, but not attained. The
-            default is 1e12.
+        condition: The largest allowed quotient of two entries of Θ, above 1. If no path of connections leads
+            from some unit to another, the least norm is approached as the quotient grows, but not attained.
+            The default is 1e12.
 
     Returns:
         The least norm, ``(...)``, in double precision and without a graph: where several singular values are

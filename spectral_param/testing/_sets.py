@@ -32,7 +32,7 @@ from spectral_param.testing._case import (
 def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
 
-    If the case does not recover members, registration starts from some member, the present weight can be
+    If ``case.recovers`` is False, registration starts from some member. Afterwards the present weight can be
     assigned, and other weights are refused.
     """
     first = case.member(shape, dtype)
@@ -195,7 +195,7 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     nearly tangent.
     """
     constraint: Any = list_of(holder(case, case.member(shape, dtype)))[0]
-    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on the boundary of a bound
+    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on the boundary, if any
     D, E = (torch.randn_like(W) for _ in range(2))
     limit = 100 * tolerance(dtype, max(W.shape[-2:]))
 
