@@ -34,7 +34,7 @@ COMPILED = (
     "SpectralRadiusNorm",
     "Stochastic",
 )
-# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every second one.
+# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every third one.
 SELDOM = (
     "averaging",
     "gradient_of_the_read",
@@ -85,7 +85,7 @@ def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
             is_often &= name == "SpectralRadiusNorm" or (name in COMPILED) == (check == "compile")
         elif case.variant and check in SELDOM and is_new:
             turns[check] += 1
-            is_often &= turns[check] % 2 == 1
+            is_often &= turns[check] % 3 == 1
         yield trial, is_new and is_often
 
 
