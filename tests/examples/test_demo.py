@@ -72,7 +72,6 @@ def after(steps: int) -> Callable[[], int | None]:
     return lambda: signal.SIGINT if next(left) == 1 else None
 
 
-@pytest.mark.nightly
 def test_quick_run_writes_figures_and_numbers(finished: Path) -> None:
     for name in cli.FIGURES.split(", "):
         assert (finished / name).read_bytes().startswith(PNG)
@@ -256,6 +255,7 @@ def test_wrong_options_exit_with_a_message(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_resuming_needs_a_checkpoint_of_the_same_settings(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

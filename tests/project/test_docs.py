@@ -182,7 +182,7 @@ def test_no_page_that_ever_was_is_lost():
 
 
 @pytest.mark.parametrize("shown", TABLES, ids=" ".join)
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_each_table_of_a_page_is_read_from_the_committed_numbers(shown):
     function, *arguments = shown
     header, rows = table.table(function, arguments)

@@ -34,7 +34,7 @@ COMPILED = (
     "SpectralRadiusNorm",
     "Stochastic",
 )
-# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every second one.
+# What a mode seldom has a part in, as reads, memory, storage and NaN: of variants every third one.
 SELDOM = (
     "averaging",
     "gradient_of_the_read",
@@ -57,9 +57,9 @@ def trials() -> list[object]:
 def kind_of(trial: Trial) -> tuple[object, ...]:
     """Of trials of one kind a default run has the first.
 
-    Of a variant each check once: shapes and dtypes are those of its constraint. Else a check of a square and
-    of a rectangle; of batches, gates, and real and complex numbers, where the check depends on them. For all
-    shapes originals are found.
+    Of a variant each check once: shapes and dtypes are those of its constraint. Else a check that depends on
+    anything has a square and a rectangle; batches, gates, and real and complex numbers, where it depends on
+    them. For all shapes originals are found.
     """
     case, check = trial.case, trial.check
     if case.variant:
@@ -67,7 +67,7 @@ def kind_of(trial: Trial) -> tuple[object, ...]:
     shape = trial.shape if str(check) == "right_inverse" else len(trial.shape) if "shape" in check.axes else 0
     if "few" in check.axes:
         shape = trial.shape in case.rectangles
-    elif trial.shape in case.rectangles:
+    elif check.axes and trial.shape in case.rectangles:
         return case.name, str(check), shape, "rectangle"
     has_gates = "gates" in check.axes and trial.shape[-2] != trial.shape[-1]
     return case.name, str(check), shape, has_gates, "dtype" in check.axes and trial.dtype.is_complex
@@ -85,7 +85,7 @@ def daily(found: list[Trial]) -> Iterator[tuple[Trial, bool]]:
             is_often &= name == "SpectralRadiusNorm" or (name in COMPILED) == (check == "compile")
         elif case.variant and check in SELDOM and is_new:
             turns[check] += 1
-            is_often &= turns[check] % 2 == 1
+            is_often &= turns[check] % 3 == 1
         yield trial, is_new and is_often
 
 

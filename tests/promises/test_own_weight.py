@@ -84,7 +84,7 @@ def every(cases, sizes) -> list:
 
 
 @pytest.mark.parametrize(("case", "shape", "dtype"), every((*CASES, *FROM_THE_START), BORDERS))
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_own_weights_on_both_sides_of_each_border(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     check_own_weights(case, shape, dtype)
 

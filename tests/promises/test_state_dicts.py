@@ -40,7 +40,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("case", "shape"), MODELS)
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_tensors_of_a_state_dict_own_their_memory(case: Case, shape) -> None:
     torch.manual_seed(0)
     module = stepped(holder(case, case.member(shape, case.dtypes[0])))

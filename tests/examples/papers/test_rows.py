@@ -61,7 +61,7 @@ def run_quickly(name, folder) -> None:
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 def test_row_runs_a_few_steps_on_tiny_data(name, tmp_path) -> None:
     run_quickly(name, tmp_path)
 

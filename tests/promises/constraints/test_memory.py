@@ -12,7 +12,6 @@ from torch import Tensor
 import spectral_param as sp
 from spectral_param.testing import holder, originals
 from tests.promises.cases import CASES
-from tests.properties import by_turns
 from tests.training import step
 
 LAYERS = {
@@ -297,7 +296,13 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("make", by_turns(HELD.values(), 6, ids=HELD))
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(of, id=name, marks=() if name in ("Skew", "diagonal") else pytest.mark.nightly)
+        for name, of in HELD.items()
+    ],
+)
 def test_hooks_that_know_their_model_leave_no_graph(make) -> None:
     layer, found = changed(make)
     known = weakref.ref(layer)

@@ -282,7 +282,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # What is told of these few rows is tested elsewhere.
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_what_is_refused_can_be_done_as_the_message_says(name) -> None:
     call, words, remedies = CASES[name]
     with refused(words):

@@ -80,7 +80,7 @@ def expected(estimator):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "does not inherit from BaseEstimator": scikit-learn is not needed
     with_checks = parametrize_with_checks(
-        [OfRecordings(ridge=1e-6, max_iter=20), StableLinearModel(max_iter=20)],
+        [OfRecordings(ridge=1e-6, max_iter=3), StableLinearModel(max_iter=3)],
         expected_failed_checks=expected,
     )
 
