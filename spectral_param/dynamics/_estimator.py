@@ -10,7 +10,7 @@ import numpy as np
 
 from spectral_param._matrices import Array
 from spectral_param.dynamics._choice.folds import cut, default_lead, folds_of
-from spectral_param.dynamics._choice.numbers import GAIN, STEPS
+from spectral_param.dynamics._choice.numbers import LAST_GAIN, STEPS
 from spectral_param.dynamics._choice.order import fit_hidden
 from spectral_param.dynamics._choice.rule import Choice, Ranked, blocks_of, choose, models_of
 from spectral_param.dynamics._choice.score import Block, forecast_errors, period_of
@@ -573,7 +573,7 @@ class StableLinearModel(Modes, Estimator):
         process = candidate.noise == "process"
         model = data.fit(candidate, max_iter=self._steps(8) if process else 8)
         if not process:
-            model = data.descend(candidate.ridge, [model, *of_folds], self._steps(2 * STEPS), GAIN)
+            model = data.descend(candidate.ridge, [model, *of_folds], self._steps(2 * STEPS), LAST_GAIN)
         return model, candidate
 
     def _steps(self, default: int) -> int:

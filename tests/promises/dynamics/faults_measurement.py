@@ -11,6 +11,13 @@ FAULTS = (
         "shrunk_the_modes",
     ),
     Fault(
+        "plateau: the descent of whole recordings ends where a step gains little",
+        "spectral_param/dynamics/_choice/numbers.py",
+        "LAST_GAIN = 3e-4",
+        "LAST_GAIN = 1e-3",
+        "plateau",
+    ),
+    Fault(
         "adjoint: the gradient of a recording is carried back by A, not its transpose",
         "spectral_param/dynamics/_fits/measurement.py",
         "adjoint = residual[:, k] + adjoint @ A\n",

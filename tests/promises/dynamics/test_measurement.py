@@ -8,6 +8,7 @@ import pytest
 import scipy.optimize
 
 from benchmarks.problems.one_step import random_recordings
+from benchmarks.problems.forecasts import drawn
 from spectral_param.dynamics import StableLinearModel, fit_stable
 from tests.properties import by_turns
 
@@ -37,6 +38,13 @@ def test_a_fit_of_whole_recordings_does_not_end_where_noise_has_shrunk_the_modes
     found = np.linalg.eigvals(StableLinearModel(noise="measurement").fit(X).A_)
     # The error of an eigenvalue is about 0.1/1000^1.5, and times ten for modes that are close.
     assert max(np.abs(found - value).min() for value in np.linalg.eigvals(A)) < 1e-3
+
+
+def test_a_fit_of_whole_recordings_does_not_end_on_a_plateau():
+    recording = drawn(100)["oscillators, 200 rows, noise 0.1, seed 100"]().recordings[0]
+    found = np.linalg.eigvals(StableLinearModel(noise="measurement").fit(recording).A_)
+    angles = np.random.default_rng(1100).uniform(0.1, 1.0, 4)
+    assert max(np.abs(found - 0.999 * np.exp(1j * angle)).min() for angle in angles) < 5e-3
 
 
 def test_a_fit_of_whole_recordings_finds_what_noise_hides_from_one_step():
