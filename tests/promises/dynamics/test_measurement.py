@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from benchmarks.problems.one_step import random_recordings
 from benchmarks.problems.forecasts import drawn
+from benchmarks.problems.one_step import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_stable
 from tests.properties import by_turns
 
@@ -41,8 +41,9 @@ def test_a_fit_of_whole_recordings_does_not_end_where_noise_has_shrunk_the_modes
 
 
 def test_a_fit_of_whole_recordings_does_not_end_on_a_plateau():
-    recording = drawn(100)["oscillators, 200 rows, noise 0.1, seed 100"]().recordings[0]
-    found = np.linalg.eigvals(StableLinearModel(noise="measurement").fit(recording).A_)
+    problem = drawn(100)["oscillators, 200 rows, noise 0.1, seed 100"]()
+    model = StableLinearModel(noise="measurement", lead=problem.lead).fit(problem.recordings)
+    found = np.linalg.eigvals(model.A_)
     angles = np.random.default_rng(1100).uniform(0.1, 1.0, 4)
     assert max(np.abs(found - 0.999 * np.exp(1j * angle)).min() for angle in angles) < 5e-3
 
