@@ -17,8 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.demo  ## run the demonstration (DEMO_ARGS="...")
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
+# To rewrite asserts takes each worker ten seconds: done for what fails, so that its values are shown.
 test: $(VENV)/.test  ## run the tests (TEST_ARGS="...")
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --assert=plain $(TEST_ARGS) || \
+	{ $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TEST_ARGS); exit 1; }
 
 nightly: export SPECTRAL_PARAM_EXAMPLES = 20
 nightly: $(VENV)/.test  ## run the tests with 20 times as many examples, and those that take long

@@ -144,10 +144,8 @@ def with_spheres(rank: int) -> None:
     print("equal")
 
 
+@pytest.mark.nightly
 @pytest.mark.fresh
-@pytest.mark.parametrize(
-    "run",
-    [with_spheres, *(pytest.param(each, marks=pytest.mark.nightly) for each in (with_ddp, with_fsdp))],
-)
+@pytest.mark.parametrize("run", [with_spheres, with_ddp, with_fsdp])
 def test_two_processes_hold_the_same_weights(run, tmp_path: Path) -> None:
     assert ranked(run, tmp_path / "printed").count("equal") == 2
