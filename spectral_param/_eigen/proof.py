@@ -97,7 +97,7 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     """Return whether powers of a matrix on the host prove ρ(T) < ``bound``.
 
-    The powers prove it unless ρ(T) is close to the bound.
+    They prove it where ρ(T) is below the bound and not close to it.
     """
     if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
         return False

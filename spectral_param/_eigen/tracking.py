@@ -65,7 +65,7 @@ class State:
         warm: Whether the blocks belong to a recent matrix.
         sweep_factor: Factor on the number of sweeps.
         failures: Number of attempts that failed in a row.
-        wait: Number of following calls without an attempt.
+        wait: Number of the next calls that use LAPACK without an attempt to track.
     """
 
     right: Tensor

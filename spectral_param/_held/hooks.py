@@ -149,7 +149,7 @@ class Hook:
         self._end: Callable[..., Any] = torch.compiler.disable(self._put_all_back)
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Make the gradients tangent, now or whenever the closure has computed them."""
+        """Make the gradients tangent to the sets, now or whenever the step's closure has computed them."""
         return self._begin(optimizer, args, kwargs)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

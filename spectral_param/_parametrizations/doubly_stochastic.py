@@ -98,7 +98,7 @@ class DoublyStochastic(Parametrization):
         return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
 
     def invert(self, W: Tensor) -> Tensor:
-        """Return the logarithms of S."""
+        """Return logits T for W: the logarithms of the S that the map makes of T."""
         return stochastic.logits(W, self.floor)
 
     def _set_name(self) -> str:

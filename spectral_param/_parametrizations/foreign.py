@@ -1,4 +1,4 @@
-"""Constraints of other libraries inside ours: a diagonal block, or the P of a Schur form."""
+"""Constraints of other libraries as parts of ours: of a diagonal block, or of the P of a Schur form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Foreign:
         """Leave checks to the module."""
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, float]:
-        """Return infinity for matrices that the module refuses, 0 for others."""
+        """Return infinity for all matrices if the module refuses any of them, else 0."""
         try:
             self.invert(W)
         except ValueError:

@@ -51,7 +51,7 @@ class InSet(OfWeight):
     # A subclass defines -------------------------------------------------------------------------------
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return how far each matrix is outside the set, and the error of this number by rounding.
+        """Return how far each matrix is outside the set, and the rounding error of this distance.
 
         By default every matrix is in the set.
 

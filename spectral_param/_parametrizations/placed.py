@@ -69,7 +69,7 @@ class Placed(NamedTuple):
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Return whether other code wrote a weight outside the set; if so, renew the bound "present"."""
+        """Return whether a weight was written outside the set by hand; its size is the new "present"."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)

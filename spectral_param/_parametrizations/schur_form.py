@@ -104,8 +104,8 @@ class SchurForm(Searched):
     change it. With ``init="paper"`` all eigenvalues form pairs, except for one real eigenvalue if n is odd.
 
     The weight is real, of shape ``(..., n, n)``. Registration and assignment accept any real matrix, by
-    LAPACK's real Schur form. A step evaluates the map of P, and takes two more matrix products forward and
-    four backward.
+    LAPACK's real Schur form. A step evaluates the parametrization of P, and takes two more matrix products
+    forward and four backward.
 
     The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
     normality, over its bound, and 0 without bounds; ``project`` returns the weight with which training would

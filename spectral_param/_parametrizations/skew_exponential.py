@@ -91,7 +91,7 @@ class SkewExponential(Orthonormal):
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T with random angles, and make I the base; for a tall matrix T = 0 and a random base."""
+        """Return T with random angles and the base I; for tall matrices return 0, and draw the base."""
         if like.shape[-2] > like.shape[-1]:
             self.base = orthonormal.polar_factor(torch.randn_like(like))
             return torch.zeros_like(like)

@@ -112,8 +112,8 @@ class SpectralAbscissa(Measured):
         """Raise if the shift would change a diagonal that a sign pattern fixes.
 
         Raises:
-            ValueError: If a :class:`spectral_param.SignPattern` before this constraint fixes a diagonal entry
-                to a sign or to zero that the shift may change.
+            ValueError: If the shift may change a diagonal entry whose sign, or whose value 0, is fixed by a
+                :class:`spectral_param.SignPattern` before this constraint.
         """
         # With "at_most" the shift only decreases the diagonal, so negative entries stay negative.
         or_negative = self.mode == "at_most"

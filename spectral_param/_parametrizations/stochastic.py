@@ -91,7 +91,7 @@ class Stochastic(Parametrization):
         return raised(W / W.sum(dim=-1, keepdim=True), self.floor, dims=(-1,))
 
     def invert(self, W: Tensor) -> Tensor:
-        """Return the logarithms of the softmax."""
+        """Return logits T for W: the logarithms of softmax(T) = (W - ε/n)/(1 - ε)."""
         return logits(W, self.floor)
 
     def _set_name(self) -> str:

@@ -181,7 +181,7 @@ def _of_third_order(X: Tensor, E: Tensor, S: Tensor) -> Tensor:
 
 
 def polar_factor(W: Tensor) -> Tensor:
-    """Return a nearest member to each finite matrix by its singular value decomposition."""
+    """Return the nearest member of each finite matrix, by a singular value decomposition."""
     U, _, Vh = decomposed(torch.linalg.svd, divided(W, power_of_two_scale(W)), full_matrices=False)
     factor: Tensor = U @ Vh
     return factor

@@ -112,6 +112,7 @@ def newton_step(W: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
+    """Solve (L + shift I) x = r for the Laplacian L of WᵀW by a Cholesky factor."""
     W = W.movedim(-1, 0)
     A = W.mT @ W
     A.diagonal(dim1=-2, dim2=-1).zero_()
@@ -121,7 +122,7 @@ def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
-    """Solve the equations of :func:`_by_cholesky` node by node, which is faster for many small matrices."""
+    """Solve the same equations by eliminating one unknown after another: faster for many small matrices."""
     n = len(W)
     A = [(W[:, k : k + 1] * W[:, k + 1 :]).sum(dim=0) for k in range(n)]  # A_kj for j > k
     shares, means = [], []

@@ -24,12 +24,12 @@ chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded stat
 
 Rounding
 --------
-V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most
-δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is the rounding error of the weight's dtype, plus 4N
-ε₆₄ for the products in double precision, with N = n + p. Replacing T by QT with an orthogonal Q would change
-only δ. So T may be triangular, and δ is small for a T near the identity. H is enlarged by a relative 2N ε₆₄,
-which covers the rounding errors of its Cholesky factor; the proof above stays valid. The gradient ignores δ
-and the enlargement, which change V about as much as rounding does.
+V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, and so ‖SVS'⁻¹‖ by at most δ
+= ε ‖ |S| |V| |S'⁻¹| ‖_F. V is divided by 1 + δ. Here ε is the rounding error of the weight's dtype, plus 4N
+ε₆₄ for the products in double precision, with N = n + p. An orthogonal change of the rows of T, and of K with
+it, would change only δ. So T may be triangular, and δ is small for a T near the identity. H is enlarged by a
+relative 2N ε₆₄, which covers the rounding errors of its Cholesky factor; the proof above stays valid. The
+gradient ignores δ and the enlargement, which change V about as much as rounding does.
 
 The gradient
 ------------

@@ -1,4 +1,4 @@
-"""Logits to matrices whose rows and columns have the sum 1, differentiable to any order.
+"""Maps logits to matrices whose rows and columns have the sum 1, differentiable to any order.
 
 The mathematics, with its derivation, is in ``_balancing.py``. For a plain tensor, the graph gets one node.
 Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function.

@@ -171,8 +171,8 @@ def exponential(A: Tensor) -> Tensor:
     check_square(A, "exponential")
     check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
     if is_traced(A) or is_wrapped(A):
-        # While a graph is recorded, s cannot depend on the values of A. For a batch of two,
-        # torch.matrix_exp does not use its polynomial with a wrong coefficient.
+        # While a graph is recorded, s cannot depend on the values of A. One polynomial of torch.matrix_exp
+        # has a wrong coefficient; torch does not take this polynomial for a batch of two matrices.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
     return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)

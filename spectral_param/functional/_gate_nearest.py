@@ -199,7 +199,7 @@ class _Search:
         return value, self._slopes(self.last, x, multiplier)[1].numpy()
 
     def _slopes(self, X: Tensor, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of each h by its own rows, and of the weighted sum of all h by log d."""
+        """Return the derivatives of each g_i by row i of X, and of the sum of all weights_i g_i by log d."""
         with torch.enable_grad():
             X, x = X.clone().requires_grad_(), x.clone().requires_grad_()
             h = self.growth(X, x)
@@ -207,7 +207,7 @@ class _Search:
         return of_X, of_x
 
     def _along(self, slopes: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return X for the least λ >= 0 with h(X) <= r, and λ of each unit."""
+        """Return X for the least λ >= 0 with g(X) <= r, and λ of each unit."""
         floor = 1e-6 * slopes.amax(dim=1, keepdim=True) * self.moves
         slopes = torch.maximum(slopes, floor)
         low = torch.zeros_like(x)
