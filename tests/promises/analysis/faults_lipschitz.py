@@ -6,8 +6,9 @@ FAULTS = (
     Fault(
         "subclasses: a module counts as what its class is derived from",
         "spectral_param/_constants/network.py",
-        "        if kind is nn.Sequential:",
-        "        if isinstance(module, nn.Sequential):",
+        "        kind = type_before_parametrizations(module)\n        known = {nn",
+        "        kind = next(c for c in type(module).__mro__ if c in {nn.Module, nn.Sequential})\n"
+        "        known = {nn",
         "refused",
     ),
     Fault(

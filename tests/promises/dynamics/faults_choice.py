@@ -22,7 +22,7 @@ FAULTS = (
         "spectral_param/dynamics/_choice/score.py",
         "rows[begins[:going] + k + 1] - X @ C.T",
         "rows[begins[:going] + k] - X @ C.T",
-        "short_recordings",
+        "short_field_without_noise",
     ),
     Fault(
         "exact: a ridge is the least that is chosen from, also without noise",

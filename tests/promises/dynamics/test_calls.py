@@ -160,6 +160,12 @@ def test_the_innovations_model_of_states_has_them_as_outputs():
     assert np.abs(model.A_ - A).max() < 0.04 < np.abs(biased.A_ - A).max()
     assert model.states_ is None
     assert np.abs(model.K_).max() < 0.9  # the filter does not take the rows as they are
+    state, innovations = np.zeros(2), []
+    for row in noisy:
+        innovations.append(row - state)
+        state = model.A_ @ state + model.K_ @ innovations[-1]
+    # The standard deviation of a variance from 3,000 rows is 0.026 of it.
+    np.testing.assert_allclose(np.cov(np.array(innovations).T), model.fit_.noise, rtol=0, atol=0.01)
 
 
 # Rows at which a forecast begins --------------------------------------------------------------------

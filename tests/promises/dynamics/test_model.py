@@ -76,12 +76,13 @@ def test_tensors_and_arrays_give_the_same_model():
     np.testing.assert_array_equal(model.simulate(tensor[0], 3), model.simulate(X[0], 3))
 
 
-@pytest.mark.parametrize("radius", [0.9, 2.0])
-def test_is_the_fit_of_fit_stable_in_standard_deviations(radius):
+@pytest.mark.parametrize(("radius", "ridge"), [(0.9, 0.0), (2.0, 0.0), (2.0, 0.1)])
+def test_is_the_fit_of_fit_stable_in_standard_deviations(radius, ridge):
     X, _ = recording(30, noise=0.3)
     unit = X[:-1].std(axis=0)
-    fit = fit_stable(X[:-1] / unit, X[1:] / unit, radius=radius)
-    model = StableLinearModel(radius).fit(X)
+    squares = np.square(X[:-1] / unit).sum()
+    fit = fit_stable(X[:-1] / unit, X[1:] / unit, radius=radius, ridge=ridge * squares / 3)
+    model = StableLinearModel(radius, ridge=ridge).fit(X)
     np.testing.assert_allclose(model.A_, unit[:, None] * fit.A / unit, atol=1e-9)
     assert isinstance(model.fit_, SystemFit)
     np.testing.assert_array_equal(model.fit_.A, model.A_)

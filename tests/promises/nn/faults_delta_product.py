@@ -6,13 +6,6 @@ LAYER = "spectral_param/nn/_delta_product.py"
 
 FAULTS = (
     Fault(
-        "ended: sequences that have ended go on being reflected",
-        LAYER,
-        "return beta if running is None else beta * running.repeat_interleave(r, dim=-1)",
-        "return beta",
-        "packed",
-    ),
-    Fault(
         "ended-decay: sequences that have ended go on decaying",
         LAYER,
         "return a if running is None else torch.where(running > 0, a, 1)",
