@@ -130,7 +130,7 @@ class InSet(OfWeight):
     #: have shards of a weight exchange these sums, not the weight.
     adds_up = False
 
-    #: A key of the set: weights of constraints with equal keys are put back into the set in one call. None if
+    #: A key of the set. Weights of constraints with equal keys are put back into the set in one call. None if
     #: it is unknown whether two constraints have the same set.
     one_set: object = None
 
