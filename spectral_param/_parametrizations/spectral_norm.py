@@ -25,6 +25,8 @@ from spectral_param._sets import spectral_ball
 
 Mode = Literal["equal", "at_most"]
 
+_FAR = 16.0  # Norms that are this many times the bound are clipped by a slower, precise way.
+
 
 class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
@@ -205,7 +207,10 @@ class SpectralNorm(Measured):
         if not bool(self._active(solution.bound, W, c).any()):
             return W
         # Matrices whose norm exceeds the bound by rounding are scaled.
-        found = super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))
+        nearest = spectral_ball.near
+        if bool((solution.bound > _FAR * c).any()):
+            nearest = spectral_ball.near_from_afar
+        found = super().near(nearest(W, c.to(W.device, W.real.dtype)))
         return found if eps is None else unless_rounding(found, W, eps)
 
     stays_active = False

@@ -6,7 +6,8 @@ Notation: W of shape ``(..., m, n)`` has the singular values σ and the decompos
 by c: Σ (σᵢ(W) - σᵢ(X))² is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and unitarily
 invariant norms", 1960), and this X attains the bound. Let V₁ and Σ₁² be the eigenvectors and eigenvalues of
 WᴴW above c². Then X is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Computing σ from σ² loses no digits here,
-because only the largest eigenvalues are used.
+because only the largest eigenvalues are used. If the norm is far above c, the difference would lose digits,
+and small σ count, too: then X comes from the singular value decomposition of W.
 
 **Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D does not raise the
 norm, to first order, if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along
@@ -39,6 +40,16 @@ def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
     change = (S @ (V * excess[..., None, :])) @ V.mH
     is_finite = W.isfinite().flatten(-2).all(dim=-1)[..., None, None]
     return torch.where(is_finite, W - change * scale, W)
+
+
+def near_from_afar(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
+    """Return the nearest members, precise however large the norms are; NaN and infinity stay."""
+    scale = power_of_two_scale(W)
+    is_finite = W.isfinite().flatten(-2).all(dim=-1)[..., None, None]
+    S = torch.where(is_finite, divided(W, scale), 0)
+    U, sigma, Vh = decomposed(torch.linalg.svd, S, full_matrices=False)
+    clipped = torch.minimum(sigma * scale[..., 0], c[..., None])
+    return torch.where(is_finite, (U * clipped[..., None, :]) @ Vh, W)
 
 
 def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..., m, r), (..., n, r)

@@ -36,7 +36,7 @@ FAULTS = (
     Fault(
         "rescaled: a weight is scaled to its norm in place of the nearest one",
         "spectral_param/_parametrizations/spectral_norm.py",
-        "        found = super().near(spectral_ball.near(W, c.to(W.device, W.real.dtype)))\n",
+        "        found = super().near(nearest(W, c.to(W.device, W.real.dtype)))\n",
         "        found = super().near(W)\n",
         "nearest_matrix",
     ),

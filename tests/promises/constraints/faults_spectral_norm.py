@@ -59,4 +59,11 @@ FAULTS = (
         'if mode not in ("zeros", "circular", "reflect", "replicate"):',
         "padding",
     ),
+    Fault(
+        "cancelled: a norm far above the bound is clipped by a difference of large numbers",
+        "spectral_param/_parametrizations/spectral_norm.py",
+        "        if bool((solution.bound > _FAR * c).any()):\n",
+        "        if False:\n",
+        "however_large",
+    ),
 )

@@ -538,3 +538,21 @@ def test_a_kernel_that_overlaps_along_one_axis_bounds_the_norm_of_the_layer() ->
         x = torch.ones(1, 2, 12, 12)
         with torch.no_grad():
             assert layer(x).norm() <= (1 + 1e-5) * x.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("shape", [(5, 5), (7, 3), (3, 7), (2, 4, 4)])
+def test_the_nearest_member_is_as_precise_however_large_the_weight_is(shape, dtype) -> None:
+    W = torch.randn(shape, dtype=dtype)
+    U, sigma, Vh = torch.linalg.svd(W.to(torch.complex128), full_matrices=False)
+    condition = float((sigma[..., :1] / sigma).max())
+    for exponent in (2, 4, 8, 20, 30):
+        found = sp.SpectralNorm(0.9).project(10.0**exponent * W)
+        expected = (U * (10.0**exponent * sigma).clamp(max=0.9)[..., None, :]) @ Vh
+        # Rounding moves singular vectors by eps times the largest singular value over the least.
+        tolerance = 20 * condition * torch.finfo(dtype).eps
+        assert float((found - expected).abs().max()) <= tolerance
+    W = 1e20 * W
+    W.reshape(-1)[0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        sp.SpectralNorm(0.9).project(W)
