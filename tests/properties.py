@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
 
-import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -36,19 +33,6 @@ def examples(n: int) -> settings:
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow],
     )
-
-
-def by_turns(values: Iterable[Any], every: int, ids: Iterable[str] | None = None) -> list[Any]:
-    """Return the values of a parameter: one of each ``every`` in a default run, in a nightly run all of them.
-
-    For a statement about things that other tests are about, too.
-    """
-    values = list(values)
-    names = [None] * len(values) if ids is None else list(ids)
-    return [
-        pytest.param(value, id=name, marks=pytest.mark.nightly if i % every else ())
-        for i, (value, name) in enumerate(zip(values, names, strict=True))
-    ]
 
 
 def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:

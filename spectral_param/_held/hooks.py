@@ -28,6 +28,7 @@ from spectral_param._context import full_precision, is_captured
 from spectral_param._held import steps
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import is_present
+from spectral_param._parametrizations.in_set import is_inside
 from spectral_param._parametrizations.placed import Placed, after_step, placed
 
 R = TypeVar("R")
@@ -294,7 +295,7 @@ def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Te
     is_member = torch.ones(X.shape[:-2], dtype=torch.bool, device=X.device)
     if active is None:  # A set with an inside has tangents also at matrices outside the set.
         distance, resolution = constraint.outside(X, torch.finfo(like.W.dtype).eps)
-        is_member = distance <= resolution
+        is_member = is_inside(distance, resolution)
     return torch.where(is_member[..., None, None], constraint.tangent(X, G, active), G), active, is_member
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spectral_param._map import Map
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.foreign import Foreign, adapted, applied, count_free, originals_for
+from spectral_param._parametrizations.in_set import is_inside
 from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_entries
 from spectral_param.functional._checks import check_module, whole_number
 
@@ -154,7 +155,7 @@ class BlockTriangular(Parametrization):
         found = [self._misplaced(W).abs().amax(dim=(-2, -1))]
         for i, block in enumerate(self._adapted()):
             distance, resolution = block.outside(self._part(W, i, i), eps)
-            found.append(torch.where(distance <= resolution, 0, distance))
+            found.append(torch.where(is_inside(distance, resolution), 0, distance))
         return torch.stack(found).amax(dim=0), 0.0
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:

@@ -242,7 +242,7 @@ class InSet(OfWeight):
             if self._last_originals(W, eps) is None:
                 raise
             return X.real.new_zeros(X.shape[:-2])
-        return torch.where(distance <= resolution, 0, distance)
+        return torch.where(is_inside(distance, resolution), 0, distance)
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a copy of the constraint, and the matrices of W; raise if the constraint does not take W."""
@@ -324,7 +324,7 @@ class InSet(OfWeight):
         is_first: bool,
     ) -> Tensor:
         """Return :meth:`members` for these distances; ``near`` computes members for matrices outside."""
-        is_outside = ~(distance <= resolution)
+        is_outside = ~is_inside(distance, resolution)
         if not bool(is_outside.any()):
             return W
         has_warned, vars(self)["_warned"] = self._warned, True  # No derivative is needed here.
@@ -357,6 +357,14 @@ class InSet(OfWeight):
             return None
         atol = relative_rounding(W.shape[-1], eps, at_least_float32(W).dtype)
         return self._memory.originals_of(self, W, atol=atol)
+
+
+def is_inside(distance: Tensor, resolution: Tensor | float) -> Tensor:
+    """Return which distances are at most their resolution. NaN is not, and ∞ is not although ∞ <= ∞.
+
+    Both numbers are infinite for a finite matrix whose norm overflows.
+    """
+    return distance - resolution <= 0
 
 
 def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:

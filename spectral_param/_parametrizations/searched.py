@@ -9,6 +9,7 @@ from spectral_param._context import HALF
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.tensors import as_tuple
+from spectral_param.errors import NotFiniteError
 
 # A matrix is multiplied by 1 minus these numbers, in order, until the search finds originals.
 _MARGINS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
@@ -41,11 +42,21 @@ class Searched(Parametrization):
         """
         eps = self._eps_of(W)
         for margin in _MARGINS:
-            originals, _ = self.search(self.inner(W, margin), eps)
+            originals, _ = self.search(self._without_overflow(self.inner(W, margin)), eps)
             member = self.evaluate(*as_tuple(originals)).value
-            if not bool((self.search(member, eps)[1] > 0).any()):
+            if not bool((self.search(self._without_overflow(member), eps)[1] > 0).any()):
                 break
         return member
+
+    def _without_overflow(self, W: Tensor) -> Tensor:
+        """Return W; raise if it is not finite. A search for such a matrix might not end."""
+        is_finite = bool(W.isfinite().all())
+        if not is_finite:
+            raise NotFiniteError(
+                f"{type(self).__name__}: expected entries whose norm does not overflow, got a weight near "
+                f"the largest number of {W.dtype}. Divide the weight by its largest entry first."
+            )
+        return W
 
     def inner(self, W: Tensor, margin: float) -> Tensor:
         """Return (1 - margin) W, or another matrix farther inside, for :meth:`near`."""

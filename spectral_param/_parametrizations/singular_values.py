@@ -135,7 +135,7 @@ class SingularValues(Searched):
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         excess = (sigma - self.center).abs() - self.margin
         rounding = relative_rounding(n, eps, W.dtype) * sigma.amax(dim=-1, keepdim=True)
-        return U, sigma, Vh, torch.where(excess > rounding, excess, 0)
+        return U, sigma, Vh, torch.where(excess - rounding <= 0, 0, excess)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return Householder's start for U and V, and f = 0: all singular values at the center."""

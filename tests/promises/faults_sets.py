@@ -11,6 +11,27 @@ FAULTS = (
         "departures",
     ),
     Fault(
+        "overflow: an infinite distance is within an infinite rounding error",
+        "spectral_param/_parametrizations/in_set.py",
+        "    return distance - resolution <= 0\n",
+        "    return distance <= resolution\n",
+        "overflows",
+    ),
+    Fault(
+        "clipped: an infinite singular value is within an infinite rounding error",
+        "spectral_param/_parametrizations/singular_values.py",
+        "torch.where(excess - rounding <= 0, 0, excess)",
+        "torch.where(excess > rounding, excess, 0)",
+        "overflows",
+    ),
+    Fault(
+        "shifted: a search begins although a shift has overflowed",
+        "spectral_param/_parametrizations/searched.py",
+        "        is_finite = bool(W.isfinite().all())\n",
+        "        is_finite = True\n",
+        "overflows and SchurForm",
+    ),
+    Fault(
         "infinite: norms are compared that may be infinite",
         "spectral_param/_scale.py",
         "    if X.is_cpu and all(low < size < high for size in norms[1].reshape(-1).tolist()):\n",

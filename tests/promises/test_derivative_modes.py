@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 import spectral_param.functional as F
 from spectral_param.testing import Case, Shape, holder, originals
 from tests.promises.cases import CASES, FROM_THE_START
-from tests.properties import FACTOR, by_turns
+from tests.properties import FACTOR
 
 Flat = Callable[[Tensor], Tensor]
 
@@ -252,7 +252,8 @@ OFTEN = [
 ]
 
 
-@pytest.mark.parametrize("name", by_turns(OFTEN, 4, ids=OFTEN))
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("name", OFTEN, ids=OFTEN)
 def test_derivatives_of_a_function_in_every_mode(name: str) -> None:
     f, x = flat(FUNCTIONS[name][0], *FUNCTIONS[name][1])
     check_derivative_modes(f, x)

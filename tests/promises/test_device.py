@@ -12,7 +12,6 @@ from benchmarks.problems import device as benchmark
 from spectral_param.testing import Case, Trial, conformance, holder
 from tests.promises.cases import CASES, FROM_THE_START
 from tests.promises.jobs import JOBS, numbers, on_the_host, parametrized
-from tests.properties import by_turns
 
 # An older torch has no hook for Python backends.
 standin = pytest.importorskip("benchmarks.standin", exc_type=ImportError)
@@ -102,7 +101,8 @@ def test_training_resume_and_removal(case: Case) -> None:
         assert isinstance(there.weight, nn.Parameter)
 
 
-@pytest.mark.parametrize("case", by_turns(STEPS, 6, ids=(case.name for case in STEPS)))
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("case", STEPS, ids=(case.name for case in STEPS))
 def test_a_step_has_the_numbers_of_the_host(case: benchmark.Case) -> None:
     assert benchmark.compare(case, DEVICE) <= benchmark.TOLERANCE
 

@@ -5,6 +5,7 @@ That a projection is a member, and can be assigned, is checked for every constra
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -279,6 +280,32 @@ def test_followed_norms_of_any_size(n, mode) -> None:
             size = torch.linalg.matrix_norm(layer.weight.detach(), 2).item()
             is_small = mode == "at_most" and sign * power < 0
             assert size == pytest.approx(0.0 if is_small else 1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.turns(1)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # By numpy, which is right.
+def test_a_norm_that_overflows_is_no_member(case) -> None:
+    """Finite entries near the largest number: a member is found, or an error says what is wrong.
+
+    The norm of such a matrix is infinite, and so is the rounding error of this norm.
+    """
+    dtype = torch.float64 if torch.float64 in case.dtypes else torch.complex128
+    sizes = torch.rand(6, 6, dtype=dtype.to_real()) / 2 + 0.5
+    W = torch.where(torch.randn(6, 6, dtype=dtype.to_real()) > 0, sizes, -sizes).to(dtype)
+    W = W * (0.9 * torch.finfo(dtype).max)
+    constraint = case.make((6, 6))
+    try:
+        P = constraint.project(W)
+        distances = constraint.distance(P), constraint.distance(W)
+    except (ValueError, torch.linalg.LinAlgError) as error:
+        said = str(error)
+    else:
+        said = ""
+        assert not torch.equal(P, W) or not case.outside
+        assert not distances[0].any()
+        assert distances[1].max() > 0 or not case.outside
+    assert not said or re.search("expected.*got", said)
 
 
 def test_departures_of_any_size() -> None:

@@ -64,7 +64,7 @@ FAULTS = (
     Fault(
         "not-member: the gradient at a weight outside of its set is projected, too",
         _HOOKS,
-        "        is_member = distance <= resolution\n",
+        "        is_member = is_inside(distance, resolution)\n",
         "        is_member = distance >= 0\n",
         "moved_out",
     ),

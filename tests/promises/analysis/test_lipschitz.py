@@ -10,7 +10,6 @@ from torch import nn
 import spectral_param as sp
 from spectral_param.analysis import certified_radius, lipschitz
 from tests.messages import refused
-from tests.properties import by_turns
 
 SMALL = math.sqrt(torch.finfo(torch.float64).eps)
 
@@ -236,7 +235,8 @@ def attacked(model, shape, steps=150):
     return best
 
 
-@pytest.mark.parametrize("name", by_turns(networks(), 4))
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("name", networks())
 def test_no_attack_finds_more(name) -> None:
     model, shape = networks()[name]
     model = model.double().eval()

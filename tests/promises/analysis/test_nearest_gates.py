@@ -10,7 +10,6 @@ from spectral_param.analysis import contraction
 from spectral_param.errors import NotFiniteError
 from spectral_param.init import contracting_
 from tests.messages import refused
-from tests.properties import by_turns
 
 
 def distance(net, other):
@@ -38,7 +37,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", by_turns(CASES, 10))
+@pytest.mark.turns(10)
+@pytest.mark.parametrize("case", CASES)
 def test_the_rate_is_proven_and_less_is_lost_than_by_scaling(case) -> None:
     kind, n, layers, dtype, rate = case
     net = network(kind, n, layers, dtype, closed=4.0)

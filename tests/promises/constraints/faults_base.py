@@ -20,7 +20,7 @@ FAULTS = (
     Fault(
         "defect: a weight whose squares overflow counts as orthogonal",
         "spectral_param/_parametrizations/in_set.py",
-        "is_outside = ~(distance <= resolution)",
+        "is_outside = ~is_inside(distance, resolution)",
         "is_outside = (distance > resolution) & distance.isfinite()",
         "overflow",
     ),

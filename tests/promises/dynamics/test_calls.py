@@ -9,7 +9,6 @@ import scipy.signal
 from spectral_param.dynamics import Forecast, StableLinearModel
 from tests.messages import refused
 from tests.promises.dynamics.systems import chain
-from tests.properties import by_turns
 
 
 def recording(seed):
@@ -55,7 +54,8 @@ def fitted(seed):
         return StableLinearModel(**options).fit(X, U=U), X, U
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 60))
+@pytest.mark.turns(60)
+@pytest.mark.parametrize("seed", range(200))
 def test_no_choice_changes_what_a_call_needs(seed):
     model, X, U = fitted(seed)
     steps, d, rng = 7, model.delays, np.random.default_rng(seed)

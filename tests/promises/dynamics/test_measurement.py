@@ -10,7 +10,6 @@ import scipy.optimize
 from benchmarks.problems.forecasts import drawn
 from benchmarks.problems.one_step import random_recordings
 from spectral_param.dynamics import StableLinearModel, fit_stable
-from tests.properties import by_turns
 
 
 def oscillators(rows, noise, seed, modes=4):
@@ -62,7 +61,8 @@ def test_a_fit_of_whole_recordings_finds_what_noise_hides_from_one_step():
     np.testing.assert_allclose(deviation, 0.1 * X.std(), rtol=0.2)
 
 
-@pytest.mark.parametrize("seed", by_turns(range(2, 26), 12))
+@pytest.mark.turns(12)
+@pytest.mark.parametrize("seed", range(2, 26))
 def test_the_bound_holds_on_any_recordings(seed):
     recordings, inputs = random_recordings(np.random.default_rng(seed))
     radius, ridge, offset = (1.1, 0.9, 1.0)[seed % 3], (1e-9, 1e-3)[seed // 3 % 2], bool(seed // 6 % 2)

@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spectral_param as sp
 from tests.messages import refused
-from tests.properties import by_turns
 
 Net = sp.nn.DeltaProduct
 VARIANTS = {
@@ -205,7 +204,8 @@ def test_autocast_leaves_the_network_in_its_precision() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", by_turns([VARIANTS["overwrite with a rate"], VARIANTS["signed"]], 2))
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("options", [VARIANTS["overwrite with a rate"], VARIANTS["signed"]])
 def test_compiled_and_exported(options) -> None:
     net, x = built(options, layers=1, dtype=torch.float32), torch.randn(20, 2, 3)
     torch.compiler.reset()

@@ -9,7 +9,7 @@ from torch import nn
 
 import spectral_param as sp
 from tests.messages import refused
-from tests.properties import FAST, by_turns
+from tests.properties import FAST
 
 SETS = {
     "range": lambda: sp.LyapunovForm(abscissa=0.0, growth=1.0),
@@ -56,7 +56,8 @@ def size_of(made, x, z):
     return L * z.norm(dim=1) + c.norm(dim=1)
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 74))
+@pytest.mark.turns(74)
+@pytest.mark.parametrize("seed", range(200))
 def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
     for dtype in (torch.float32, torch.float64):
         made, x = layer(seed, dtype=dtype)
@@ -70,7 +71,8 @@ def test_the_residual_is_rounding_and_there_is_one_solution(seed) -> None:
     torch.testing.assert_close(found, z.expand(found.shape), rtol=0, atol=1e-10 * float(1 + z.norm()))
 
 
-@pytest.mark.parametrize("seed", by_turns(range(200), 111))
+@pytest.mark.turns(111)
+@pytest.mark.parametrize("seed", range(200))
 def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
     made, x = layer(seed, size=1.5)
     x.requires_grad_()
@@ -84,7 +86,8 @@ def test_gradients_are_those_of_500_unrolled_iterations(seed) -> None:
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("nonlinearity", by_turns(["tanh", "relu", "softplus", "leaky_relu"], 4))
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "softplus", "leaky_relu"])
 def test_derivatives_of_first_and_second_order_are_exact(nonlinearity) -> None:
     torch.manual_seed(0)
     made = sp.nn.Equilibrium(2, 2, nonlinearity=nonlinearity, dtype=torch.float64)

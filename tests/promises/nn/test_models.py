@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import spectral_param as sp
 from tests.promises.cases import orthogonality_defect, radii
-from tests.properties import by_turns, examples
+from tests.properties import examples
 
 N = 12
 LR, CONSTRAINED_LR = 1e-3, 1e-4
@@ -209,7 +209,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, leng
     return losses
 
 
-@pytest.mark.parametrize("network", by_turns(NETWORKS, 6, ids=(network.name for network in NETWORKS)))
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("network", NETWORKS, ids=(network.name for network in NETWORKS))
 def test_training_lowers_the_loss_and_keeps_the_constraint(network) -> None:
     model, optimizer = build(network)
     before = copy.deepcopy(model)

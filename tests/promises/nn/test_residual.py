@@ -11,7 +11,7 @@ from torch import nn
 
 import spectral_param as sp
 from tests.messages import refused
-from tests.properties import FAST, REAL, by_turns
+from tests.properties import FAST, REAL
 
 ACTIVATIONS = {
     nn.Tanh: np.tanh,
@@ -69,7 +69,8 @@ def constant(made):
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
-@pytest.mark.parametrize("seed", by_turns(range(100), 20))
+@pytest.mark.turns(41)
+@pytest.mark.parametrize("seed", range(100))
 def test_the_inverse_of_a_trained_block_is_within_its_bound(seed, dtype) -> None:
     made, x = trained(seed, dtype)
     y = made(x).detach()
@@ -80,7 +81,8 @@ def test_the_inverse_of_a_trained_block_is_within_its_bound(seed, dtype) -> None
     assert 1 <= made.iterations <= max(1, math.ceil(math.log(4 * eps / (1 - rate)) / math.log(rate)))
 
 
-@pytest.mark.parametrize("seed", by_turns(range(100), 40))
+@pytest.mark.turns(40)
+@pytest.mark.parametrize("seed", range(100))
 def test_the_determinant_of_a_trained_block_is_that_of_its_jacobian(seed) -> None:
     made, x = trained(seed, torch.float64)
     x, wanted = x[:5].requires_grad_(), [*made.parameters()]
@@ -103,7 +105,8 @@ def test_the_determinant_of_a_trained_block_is_that_of_its_jacobian(seed) -> Non
 SERIES = [(0.6, True, 100), (0.3, False, 2000), (0.9, False, 2000), (0.9, True, 2000), (0.97, False, 2000)]
 
 
-@pytest.mark.parametrize("case", by_turns(SERIES, 5))
+@pytest.mark.turns(5)
+@pytest.mark.parametrize("case", SERIES)
 def test_the_series_is_right_in_the_mean(case) -> None:
     """Within three standard errors: the value, and the gradient along one direction."""
     size, mean, draws = case
