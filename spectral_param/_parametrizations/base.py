@@ -31,10 +31,11 @@ class Parametrization(InSet):
 
     A subclass defines a map by :meth:`reference`, :meth:`invert`, :meth:`start` and :meth:`free_parameters`,
     and the set of the map's values by :meth:`outside` and :meth:`near`. If the map reaches all matrices,
-    :meth:`outside` and :meth:`near` are not needed. All these methods get matrices ``(..., m, n)`` in float32
-    or better, with autocast off; the gates of an LSTM or GRU are a batch dimension. The attribute
-    :attr:`shapes` says which matrices a subclass takes. A subclass does not override ``forward`` and
-    ``right_inverse``. :func:`spectral_param.constrain` sets all attributes below from the module.
+    :meth:`outside` and :meth:`near` are not needed. The methods of the map and of the set get matrices
+    ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU are a batch
+    dimension. The attribute :attr:`shapes` says which matrices a subclass takes. A subclass does not override
+    ``forward`` and ``right_inverse``. :func:`spectral_param.constrain` sets all attributes below from the
+    module.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
@@ -129,8 +130,9 @@ class Parametrization(InSet):
         """
         raise NotImplementedError
 
-    #: Whether the constraint can act after another parametrization, on the weight that the other returns. The
-    #: default is True. Set False if the originals are not one matrix of the weight's shape.
+    #: Whether the constraint can act after another parametrization, on the weight that the other
+    #: parametrization returns. The default is True. Set False if the originals are not one matrix of the
+    #: weight's shape.
     acts_after = True
 
     #: Whether a weight can be assigned if the constraint acts after another parametrization.
@@ -153,7 +155,7 @@ class Parametrization(InSet):
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and its originals, for this constraint and for nested ones."""
+        """Return pairs of a constraint and its originals, for this constraint and for nested constraints."""
         return [(self, originals)]
 
     # PyTorch and users call ---------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class BlockTriangular(Parametrization):
             parametrization; the given instance is not changed. ``None`` leaves the block unconstrained.
         coupling: With ``False``, the default, there are no couplings. With ``True``, all blocks above the
             diagonal are couplings, as in the paper and by default in :class:`spectral_param.nn.ENRNN`. A list
-            of pairs ``(row, column)`` of block numbers with row < column names the couplings one by one.
+            of pairs ``(row, column)`` of block numbers, with row < column, couples exactly these blocks.
 
     Raises:
         ValueError: If a size is not a positive integer, or a coupling is not a pair of block numbers with

@@ -2,7 +2,7 @@
 
 A bound is a number, one number for each matrix, or the size of the weight at registration (``"present"``).
 
-A number given to the constructor is a plain attribute. All other bounds are stored in a buffer in double
+A number given to the constructor is an ordinary attribute. All other bounds are stored in a buffer in double
 precision: a tensor, the sizes found by ``"present"``, and numbers set later, for instance by a schedule. So
 checkpoints, averaged models and distributed modules contain these bounds, and no conversion rounds them.
 """
@@ -57,8 +57,8 @@ class Bounded(Parametrization):
 
     _is_present = False  # Whether the bound was given as ``"present"``: the weight determines the number.
 
-    #: Whether the weight alone determines the bound of "present", so that a checkpoint needs no buffer for
-    #: it.
+    #: Whether the weight alone determines the bound of "present", so that a checkpoint need not save the
+    #: bound.
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Bounded(Parametrization):
         setattr(self, name, size.detach())
 
     def _bound_at(self, W: Tensor, size: Tensor) -> Tensor:
-        """Return :meth:`_bound_for` these matrices; the bound "present" is first set to ``size``."""
+        """Return :meth:`_bound_for` for the matrices W; a bound "present" is first set to ``size``."""
         if isinstance(getattr(self, self._bound), str):
             self._take_present(size)
         return self._bound_for(W, size)
@@ -142,7 +142,7 @@ class Bounded(Parametrization):
             setattr(self, self._bound, "present")
 
     def _start_bound(self) -> None:
-        """Set the bound to a number if it is "present" and no weight has been registered yet."""
+        """Replace the bound "present" by its default number, for a weight that is about to be initialized."""
         if isinstance(getattr(self, self._bound), str):
             setattr(self, self._bound, _KINDS[self._bound].default)
 
@@ -164,7 +164,7 @@ class Bounded(Parametrization):
             # PyTorch does not combine fake and real tensors, so the default stands for the bound.
             value = _KINDS[name].default
         if not isinstance(value, Tensor):
-            # Created on the device, because a copy from the host would make the host wait.
+            # The number is created on the device, because a copy from the host would make the host wait.
             return like.real.new_full((), value)
         try:
             torch.broadcast_to(value, T.shape[:-2])
@@ -173,7 +173,7 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if like.is_cpu:  # Copied before the conversion, because a device may lack double precision.
+        if like.is_cpu:  # First copy, then convert: the bound's device may lack double precision.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
@@ -223,7 +223,7 @@ class Bounded(Parametrization):
                 "keep the bound of the module, load the checkpoint without this key, with strict=False."
             )
         elif present is not None and present.shape == value.shape:
-            present.copy_(value)  # Copied in place, because compiled graphs refer to this tensor.
+            present.copy_(value)  # In place, because compiled graphs refer to this tensor.
         else:
             self._buffers.pop(name, None)
             setattr(self, name, value)
@@ -235,7 +235,7 @@ class Bounded(Parametrization):
 
 
 class Measurement(NamedTuple):
-    """The size of matrices, its rounding error, and the solution that gave it.
+    """The sizes of matrices, the rounding errors of the sizes, and the solution that gave the sizes.
 
     Attributes:
         size: The size of each matrix.
@@ -364,7 +364,7 @@ def is_present(constraint: nn.Module) -> bool:
 
 
 def lost_bounds(constraint: nn.Module) -> Iterator[tuple[Bounded, str]]:
-    """Yield constraints that lose their bound "present" if only the weight is saved, with its name."""
+    """Yield constraints whose bound "present" is lost if only the weight is saved, and the bounds' names."""
     bounded = (part for part in constraint.modules() if isinstance(part, Bounded))
     for part in bounded:
         if isinstance(getattr(part, part._bound), str) and not part.present_is_plain:

@@ -80,21 +80,22 @@ class BoundedGain(Searched):
     Ferrari-Trecate, "Free parametrization of L2-bounded state space models" (2025), whose parametrization
     reaches all such systems if they have as many inputs as outputs.
 
-    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
+    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. The originals are K
     of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, but only the upper triangle of T is used.
     A step takes one Cholesky factorization, triangular solves and products in double precision. No
     eigenvalues are computed.
 
     Registration starts from the given weight. A weight outside the set keeps its frequency response up to a
-    factor s = γ/gain: D is multiplied by s, and B and C by √s. An A that is not stable up to rounding is
-    scaled to the spectral radius 0.99 r before. If rounding errors are too large to prove the gain, as for
-    long series of filters in single precision, the factor s is smaller, by at most 10 %. The check first
-    scales the states so that the couplings are balanced; so B and C may be of very different sizes. A weight
-    whose gain cannot be proven at all is refused: for instance, ten or more states in series with couplings
-    of 1000.
+    factor s = γ/gain: D is multiplied by s, and B and C by √s. Before this scaling, an A that is not stable
+    up to rounding is scaled to the spectral radius 0.99 r. If rounding errors are too large to prove the
+    gain, as for long series of filters in single precision, the factor s is smaller, by at most 10 %. The
+    check first scales the states so that the couplings are balanced; so B and C may be of very different
+    sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more states in series
+    with couplings of 1000.
 
-    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for this weight
-    must reproduce each of its four blocks to a relative error of 1e-6, or to rounding if rounding is larger.
+    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for an assigned
+    weight must reproduce each of the blocks A, B, C and D to a relative error of 1e-6, or to rounding if
+    rounding is larger.
     The bound on the gain assumes that the state is zero at time 0. A state x at time 0 adds at most xᵀPx to
     the sum of ‖y‖², see :meth:`certificate`.
 
@@ -103,7 +104,7 @@ class BoundedGain(Searched):
     weight with a smaller gain.
 
     The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
-    with which training would start after registration, a little inside.
+    with which training would start after registration, a little inside the set.
     """
 
     shapes = "any"
@@ -152,7 +153,7 @@ class BoundedGain(Searched):
         relative distance to this system is returned in place of the excess.
 
         Raises:
-            InManifoldError: If no gain can be proven in this dtype.
+            InManifoldError: If no gain can be proven in the dtype of the weight.
         """
         exact = to_double(W.detach().cpu())
         exact = exact / block_scales(exact, self.states, self.radius, 1.0, self.gain)

@@ -3,8 +3,8 @@
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
 precision change the numbers of a buffer. Averages of integers or booleans would be meaningless, so the
 buffers are floating-point. A constraint reads a buffer through a function of this file, which turns any
-numbers into valid signs, flags, a permutation or an orthogonal matrix. The mean of equal buffers is read as
-the same value as each of the buffers.
+numbers into valid signs, flags, a permutation or an orthogonal matrix. The mean of several equal buffers
+gives the same signs, flags, permutation or orthogonal matrix as each of the buffers.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())
-    # A B of functional.cayley has a defect of up to 3 sqrt(n) eps by rounding; averages of such B may have
-    # ten times this defect.
+    # Rounding gives an orthogonal matrix of functional.cayley a defect of up to 3 sqrt(n) eps. An average of
+    # such matrices may have ten times this defect.
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
         return B
     return polar_factor(B.double()).to(B.dtype)
 
 
 def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return an orthogonal matrix near B without branching on values: graphs cannot record a branch."""
+    """Return an orthogonal matrix near B without branching on values: a recorded graph has no branches."""
     Q, R = torch.linalg.qr(B)
-    # If B is orthogonal, Q equals B up to rounding once the diagonal of R is positive.
+    # The signs of Q are changed as if R had a positive diagonal. For an orthogonal B this gives Q = B, up to
+    # rounding.
     return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

@@ -43,10 +43,10 @@ class DoublyStochastic(Parametrization):
         ValueError: If ``floor`` is outside its range.
 
     The weight is :math:`W = (1 - ε) S + ε/n` with the doubly stochastic matrix
-    :math:`S_{ij} = e^{T_{ij} + f_i + g_j}`. T are the logits; f and g are determined by the sums of rows and
-    columns. Sources: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic
-    matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of a residual
-    network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
+    :math:`S_{ij} = e^{T_{ij} + f_i + g_j}`. T holds the logits; the vectors f and g are such that all rows
+    and columns have the sum 1. Sources: Sinkhorn, "A relationship between arbitrary positive matrices and
+    doubly stochastic matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of
+    a residual network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
     Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
     and, if the result has an entry below ε/n, averages the result with a matrix of entries 1/n, with just
@@ -85,7 +85,7 @@ class DoublyStochastic(Parametrization):
         check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the largest error of W, see ``stochastic.largest_error``, and its rounding error."""
+        """Return ``stochastic.largest_error`` of W, and the rounding error of this number."""
         rounding = relative_rounding(W.shape[-1], eps, W.dtype)
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 

@@ -1,4 +1,4 @@
-"""Constraints of other libraries, used by ours for a diagonal block or for the matrix P of a Schur form."""
+"""Constraints of other libraries as parts of BlockTriangular (a block) or of SchurForm (the matrix P)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Foreign:
 
     @property
     def by_map_alone(self) -> str:
-        """Why no optimizer can hold a weight in this set."""
+        """The reason why no optimizer can hold a weight in this set; empty if an optimizer can."""
         if isinstance(self.module, nn.Identity):
             return ""
         return f"{type(self.module).__name__} is of another library"
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return W, because only ``nn.Identity``, whose set has all matrices, is used after a step."""
+        """Return W. Only for ``nn.Identity``, whose set contains every matrix, is this method called."""
         return W
 
     def check_matrices(self, W: Tensor) -> None:

@@ -35,7 +35,7 @@ class FourierUnitary(Parametrization):
 
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
     The D_i are diagonal matrices of phases, the R_i = I - 2vv*/(v*v) are reflections, F is the unitary
-    Fourier transform, and Π is a permutation, which is drawn at registration and shared by the matrices of a
+    Fourier transform, and Π is a random permutation, drawn at registration and shared by the matrices of a
     batch. The buffer ``permutation`` has the indices of Π as digits in base 256, which are exact in half
     precision, too.
 
@@ -108,7 +108,7 @@ class FourierUnitary(Parametrization):
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load the permutation as digits; if it is saved as indices, convert the indices to digits."""
+        """Load the digits of the permutation; a permutation saved as indices is converted to digits."""
         indices = state_dict.get(f"{prefix}permutation")
         if indices is not None and not indices.is_floating_point():
             digits = permutation_to_digits(indices, self._like_real.dtype)

@@ -76,11 +76,11 @@ class FrobeniusNorm(Measured):
       row ``padding_idx`` of an embedding stays zero without a warning.
 
     With ``optimizer=`` (the weight is projected after each step), the optimizer gets only the part of the
-    gradient tangent to the sphere. With ``"at_most"``, only slices of norm c that a step would lengthen are
-    treated like this; for other slices the optimizer gets the whole gradient. So the weight stops at
-    stationary points of the constrained problem, even if the optimizer divides the gradient entry by entry,
-    as Adam does. With ``optimizer=``, ``"present"`` needs ``"equal"``: a checkpoint then has only the weight,
-    whose norms are the bounds with ``"equal"`` alone.
+    gradient tangent to the sphere. With ``"at_most"``, the gradient is reduced to the tangent part only for
+    slices of norm c that a step would lengthen. So the weight stops at stationary points of the constrained
+    problem, even if the optimizer divides the gradient entry by entry, as Adam does. With ``optimizer=``,
+    ``"present"`` needs ``"equal"``: a checkpoint has only the weight then, and only with ``"equal"`` can the
+    bounds be read from the weight.
 
     The distance of a slice W from the set is the modulus of ‖W‖ - c with ``"equal"``, and max(‖W‖ - c, 0)
     with ``"at_most"``. ``project`` returns the nearest weight of the set: each slice is scaled.

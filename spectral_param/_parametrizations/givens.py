@@ -63,8 +63,8 @@ class Givens(Orthonormal, same_set=True):
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
     (unitary) matrix. With fewer layers, and in the FFT order, no good method is known to find the nearest
-    matrix of the set. Registration then needs the random ``init="paper"``, and only the weight that was read
-    last can be assigned.
+    matrix of the set. In both cases registration needs the random ``init="paper"``, and only the weight that
+    was read last can be assigned.
 
     The distance of a weight from the set is the Frobenius norm ‖WᴴW - I‖, which bounds ``|σᵢ² - 1|`` for each
     singular value σᵢ; ``project`` takes the nearest weight of the set. With fewer than n layers, and in the

@@ -90,7 +90,7 @@ class Householder(Orthonormal, same_set=True):
 
     @property
     def acts_after(self) -> bool:  # type: ignore[override]
-        """Whether k = n: only then the original has one vector for each column of the weight."""
+        """Whether k = n: then the original has one vector per column, and so the shape of the weight."""
         return self.reflections is None
 
     def reference(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]

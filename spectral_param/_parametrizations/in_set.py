@@ -25,7 +25,7 @@ _ROUNDINGS = 32
 
 
 class InSet(OfWeight):
-    """The set of a constraint: which weights are members, and which member replaces another weight.
+    """The set of a constraint: which weights are members, and which member replaces a weight outside.
 
     A subclass defines the set for matrices; this class converts weights with gates or kernels to matrices and
     back. Three methods find a member near W: :meth:`near` for matrices, :meth:`project` for a whole weight,
@@ -303,11 +303,14 @@ class InSet(OfWeight):
         return originals
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals of the result of :meth:`members`; nested constraints are asked by this method."""
+        """Return originals of the members that :meth:`members` finds for W.
+
+        A constraint with nested constraints calls this method of each nested constraint, too.
+        """
         return self.invert(self.members(W, eps, is_first))
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W; replace matrices outside the set by members at registration, else raise for them."""
+        """Return W with matrices outside the set replaced by members; raise for such a W at assignment."""
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
@@ -372,12 +375,15 @@ def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
-    # A `move` of NaN compares as False, so such a matrix stays.
+    # A comparison with NaN is False, so a matrix with a `move` of NaN is kept.
     return torch.where((move > limit * size)[..., None, None], near, X)
 
 
 def frozen(module: nn.Module, shares_buffers: bool = False) -> Any:
-    """Return a copy of the module. Attributes set later on the module do not affect the copy, or vice versa.
+    """Return a copy of the module.
+
+    An attribute that is set later on the module does not change the copy. An attribute that is set on the
+    copy does not change the module.
 
     Args:
         module: A constraint.

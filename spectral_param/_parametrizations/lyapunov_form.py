@@ -91,7 +91,7 @@ class LyapunovForm(Searched, Bounded):
     ``SpectralRadiusNorm(r, "at_most")`` with ``optimizer=``, which projects the weight after each step. Take
     :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is
+    The weight has shape ``(..., n, n)`` and is real or complex. The ``original`` of shape ``(..., 2n, n)`` is
     K above S; in continuous time the original has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
 
     Registration starts from the given weight. A weight outside the set is divided by its radius (in
@@ -197,7 +197,7 @@ class LyapunovForm(Searched, Bounded):
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and the excess of W over the bound.
 
-        The excess is the excess of the radius (abscissa) of W; with a diagonal metric, of the least norm
+        The excess is measured with the radius (abscissa) of W; with a diagonal metric, with the least norm
         (abscissa) that ΘWΘ⁻¹ has for a diagonal Θ. A weight within the bound may have no quadratic form: for
         instance, a Jordan block whose eigenvalue is on the bound. For such a W the search finds a near weight
         that has a quadratic form, and the second tensor is the largest difference of an entry between the two
@@ -236,16 +236,16 @@ class LyapunovForm(Searched, Bounded):
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the original of W, and its error; an error that is only rounding is replaced by 0.
+        """Return the original of W, and the error with which it reproduces W; rounding counts as 0.
 
         ``size`` is the radius (abscissa) of W.
         """
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
-        largest = torch.maximum(bound, size)[..., None, None]  # The size of W is at most this.
+        largest = torch.maximum(bound, size)[..., None, None]  # At least W's radius (abscissa).
         if self.abscissa is not None:
-            # A weight outside is moved inside the bound. On the bound, Y is singular and the derivative with
-            # respect to Y is zero, so training could not leave the bound.
+            # A weight above the bound is moved inside the bound. On the bound, Y is singular and the
+            # derivative with respect to Y is zero, so training could not leave the bound.
             largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
@@ -287,7 +287,7 @@ class LyapunovForm(Searched, Bounded):
 
         Returns:
             :class:`spectral_param.analysis.LyapunovCertificate` in double precision. The growth is infinite
-            where the form is singular.
+            if the form is singular.
 
         Example:
             >>> layer = torch.nn.Linear(4, 4)

@@ -1,4 +1,4 @@
-"""The memory of a constrained weight: the last read, for later reads and backward passes.
+"""The memory of a constrained weight: the last evaluation, stored for later reads and backward passes.
 
 A constraint is evaluated again only after a change of what its weight depends on:
 
@@ -12,7 +12,8 @@ originals only once.
 
 A read first copies the originals, and evaluates the constraint on the copies. So a write by another thread or
 process during a read makes at most this read outdated: the next read finds originals that differ from the
-copies. For the same reason the state is copied before :meth:`Parametrization.evaluate` reads the state.
+copies. The state, too, is copied before :meth:`Parametrization.evaluate` reads the state, so that the next
+read finds a state that was changed during the evaluation.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _NO_MARKS: tuple[_Mark, ...] = ()
 
 
 class State(NamedTuple):
-    """All that a weight depends on except its originals."""
+    """Everything that a weight depends on, except for the originals."""
 
     # The constraint with its nested modules, and two facts about each module: how often an attribute has been
     # set, and whether the module both is in training mode and depends on this mode.
@@ -96,7 +97,7 @@ class _Read(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Shared:
-    """The graph node shared by all reads of one evaluation, which sums their gradients."""
+    """The graph node shared by all reads of one evaluation; the node sums the gradients of the reads."""
 
     read: _Read  # The evaluation. Another thread may have evaluated the constraint again since then.
     originals: tuple[Tensor, ...]  # The originals themselves, which get the gradients.
@@ -183,7 +184,7 @@ def _mark(t: Tensor) -> _Mark:
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
-    """Return whether originals and state have the values of the last read; marks are compared before."""
+    """Return whether originals and state have the values of the last read; marks must be equal already."""
     asked: list[Tensor] = []
     if not _are_same(originals, last.originals, asked):
         return False

@@ -23,19 +23,19 @@ from spectral_param._sets import spheres
 
 
 def whole(weight: Any) -> Tensor:
-    """Return a whole weight, gathered from all processes if it is sharded."""
+    """Return a whole weight, gathered from all processes if the weight is sharded."""
     found: Tensor = weight.full_tensor() if is_sharded(weight) else weight
     return found
 
 
 class Placed(NamedTuple):
-    """A constraint and the weight W that this process computes on; a shard if sums over shards suffice."""
+    """A constraint, and the weight W on which this process computes, or a shard if sums of shards suffice."""
 
     constraint: Parametrization
     layout: Layout | Slices
     W: Tensor
     X: Tensor  # The matrices of W.
-    groups: tuple[Any, ...] | None  # Process groups whose sums are added up; None for a whole weight.
+    groups: tuple[Any, ...] | None  # Process groups that add up their sums; None for a whole weight.
 
     def matrices(self, tensor: Tensor | None = None) -> Tensor:
         """Return copies of the matrices of ``tensor``, by default of W, in single precision or better.
@@ -69,7 +69,7 @@ class Placed(NamedTuple):
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Take a new bound "present" if somebody has moved the weight outside the set; return whether so."""
+        """Return whether somebody has moved the weight outside the set; if so, renew the bound "present"."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)
@@ -149,7 +149,7 @@ def _sharded_as(W: Tensor, weight: Any) -> Tensor:
 
 @torch.no_grad()
 def write(weight: Any, W: Tensor) -> None:
-    """Write a random initial weight into a parameter; if it is sharded, all shards come from process 0."""
+    """Write a random initial weight into a parameter; all shards get the W of the first process."""
     if is_sharded(weight):
         from torch.distributed.tensor import distribute_tensor  # Takes long to load.
 

@@ -62,7 +62,7 @@ class Rotation(nn.Module):
             rotated = self._rotated(outputs_first).transpose(1, 2)
         return to_like(rotated.reshape(W.shape), W)
 
-    def _rotated(self, W: Tensor) -> Tensor:  # (..., m, ...), whose first axes are the outputs
+    def _rotated(self, W: Tensor) -> Tensor:  # (..., m, ...); the first axes number the outputs
         rows = W.reshape(len(self.skew), self.block_size, -1)
         return (self.rotation(W) @ rows).reshape(W.shape)
 

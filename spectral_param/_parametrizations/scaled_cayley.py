@@ -44,9 +44,9 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
-            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune the
-            fraction: 0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``, the
-            default, the registered or assigned weight determines the number; with ``init="paper"``, the
+            for real square weights only. The number fixes the determinant: det W = (-1)^number. The papers
+            tune the fraction: 0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``,
+            the default, the registered or assigned weight determines the number; with ``init="paper"``, the
             default of the networks of :mod:`spectral_param.nn`, the number is n/2.
 
     Raises:
@@ -78,14 +78,14 @@ class ScaledCayley(Orthonormal, same_set=True):
     is given, the distance of a weight with the opposite determinant is at least 2.
 
     As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and steps of T move W less and less: training
-    from I to diag(-1, -1, 1) stops before the target. A new D is then needed.
+    from I to diag(-1, -1, 1) stops before the target. Such training needs a new D.
     ``spectral_param.rebase(model)`` chooses a new D where entries of A are large, and
     ``spectral_param.rebase(model, optimizer)`` repeats this choice during training.
 
     W is orthonormal up to rounding for every T. The error of a singular value is usually a few eps and can
     reach 64·√n·eps; for a T whose error could be larger, the inverse is computed in double precision, or by
-    eigenvalues. (torch.compile and transforms of torch.func cannot branch on values. So these compute the
-    inverse in double precision for every single-precision T.)
+    eigenvalues. (torch.compile and transforms of torch.func cannot branch on values, so with torch.compile or
+    torch.func the inverse is computed in double precision for every single-precision T.)
     """
 
     shapes = "tall"
@@ -294,5 +294,5 @@ def _largest_entry(T: Tensor) -> Tensor:  # (..., m, n) -> (...)
 
 
 def _has_sign(W: Tensor, sign: int) -> Tensor:  # (..., n, n) -> (...)
-    """Return which matrices have a determinant of this sign."""
+    """Return which matrices have a determinant of the given sign."""
     return torch.linalg.slogdet(W).sign * sign > 0

@@ -68,7 +68,7 @@ class SchurForm(Searched):
 
     Args:
         P: The parametrization of P, of this library or another, with a ``right_inverse``. The constraint
-            makes a copy; the given instance is not changed. ``None``, the default, is
+            uses a copy of P; the given instance is not changed. ``None``, the default, is
             ``SkewExponential("cayley")``, as in the authors' code; ``SkewExponential("henaff")`` is the other
             initialization of the expRNN paper.
         form: ``"exact"``, the default, or ``"paper"``; the two forms have different blocks of Λ, see below.
@@ -85,8 +85,8 @@ class SchurForm(Searched):
         departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
             non-normal part of Λ + T, which consists of T and the shears. The bound limits transient growth:
             :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default, means no bound.
-        delta: δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on copying, adding
-            and Penn Treebank; on sequential MNIST they use 0.1.
+        delta: The factor δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on
+            copying, adding and Penn Treebank; on sequential MNIST the authors use 0.1.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -327,7 +327,7 @@ class SchurForm(Searched):
         return sign * torch.hypot(blocks.real, blocks.imag), theta
 
     def _clipped(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
-        """Return blocks with eigenvalues outside the bound moved inside by ``margin`` times their modulus."""
+        """Return blocks with eigenvalues outside the bound moved a relative ``margin`` inside the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
             target = self.abscissa - margin * modulus

@@ -18,7 +18,7 @@ _NOTICED = 1e-3
 
 
 class Searched(Parametrization):
-    """A constraint with a search, which finds the originals of a member near W and the distance of W."""
+    """A constraint with a search: it finds, for a weight, originals of a near member, and the distance."""
 
     by_map_alone = "its members are found by a search, which is slow and ends inside the set"
 
@@ -38,7 +38,7 @@ class Searched(Parametrization):
         return self.search(W, eps)[1], 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return the members that the search finds; if rounding moves one outside, search farther inside.
+        """Return members that the search finds; if rounding moves a member outside, search farther inside.
 
         The search may fail for a matrix on the boundary of the set, even if this matrix is a value of the
         map.
@@ -52,7 +52,7 @@ class Searched(Parametrization):
         return member
 
     def inner(self, W: Tensor, margin: float) -> Tensor:
-        """Return a matrix that is farther inside the set than W, for :meth:`near`; here (1 - margin) W."""
+        """Return a matrix farther inside the set than W, for :meth:`near`; by default (1 - margin) W."""
         return (1 - margin) * W
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:

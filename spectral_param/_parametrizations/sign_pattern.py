@@ -161,5 +161,5 @@ class SignPattern(Parametrization):
 
 
 def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:
-    """Return the entries where X has the wrong sign."""
+    """Return a mask of the entries of X that have the wrong sign."""
     return (pattern * X < 0) & (pattern != _FREE)

@@ -60,8 +60,9 @@ class SpectralAbscissa(Measured):
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
     - If several eigenvalues are rightmost, the gradient of one of them is taken.
     - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats α
-      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+      both with and without balancing. A defective eigenvalue has no usable derivative. For such a T the
+      gradient treats α as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is
+      emitted once.
     """
 
     ROUNDINGS = 4

@@ -32,9 +32,9 @@ class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` if :math:`‖T‖_2 > c`.
 
     A layer x -> W x + b is then Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and Yoshida,
-    "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Their method, also used by
-    ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step and lets the norm
-    exceed the bound. Here the norm never exceeds the bound, up to rounding.
+    "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). The method of this paper, also
+    used by ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step and lets the
+    norm exceed the bound. With this constraint the norm never exceeds the bound, up to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -78,19 +78,19 @@ class SpectralNorm(Measured):
     convolutions. The norm of the layer is at most the largest norm of the kernel's Fourier transform over all
     frequencies. T is divided by a bound that is at most 2.3 % above the largest norm of the layer over images
     of all sizes. (With circular padding *and* a stride, the norm depends on whether the stride divides the
-    size of the image. T is then divided by the larger bound for stride 1.) The bound is computed from P
-    frequencies: 231 for a kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each frequency
-    that needs a new Cholesky factorisation as a proof. At the start of training with Adam all P frequencies
-    need this proof, because a step changes the norms at the frequencies by more than these norms differ from
-    each other. Later, only frequencies with norms close to the largest norm need the proof. With ``"dense"``
-    the norms of all P frequencies are computed in every step. A depthwise kernel takes O(P) operations. See
-    ``spectral_param/_eigen/kernels.py``.
+    size of the image. For such a layer T is divided by the larger bound for stride 1.) The bound is computed
+    from P frequencies: 231 for a kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each
+    frequency that needs a new Cholesky factorisation as a proof. At the start of training with Adam all P
+    frequencies need this proof, because a step changes the norms at the frequencies by more than these norms
+    differ from each other. Later, only frequencies with norms close to the largest norm need the proof. With
+    ``"dense"`` the norms of all P frequencies are computed in every step. A depthwise kernel takes O(P)
+    operations. See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - If T = 0, no multiple of T has the norm c. Then W = T, and with ``"equal"`` a
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    - If T = 0, no multiple of T has the norm c, so W = T. With ``"equal"``, a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once for T = 0.
 
     The distance of a weight from the set is max(‖W‖ - c, 0) with ``"at_most"``, and the modulus of ‖W‖ - c
     with ``"equal"``; the proven upper bound is used for ‖W‖. With ``"at_most"``, ``project`` returns the
@@ -172,7 +172,7 @@ class SpectralNorm(Measured):
         return self._scaled(T, self._bound_for(T))
 
     def _scaled(self, T: Tensor, c: Tensor) -> Tensor:
-        """Return :meth:`reference` for the bound c; T may be close to the limits of its dtype."""
+        """Return :meth:`reference` for the bound c, also for a T close to the limits of its dtype."""
         scale = power_of_two_scale(T.detach())
         S = divided(T, scale)
         traced = is_traced(T)

@@ -31,7 +31,7 @@ class SpectralRadiusNorm(Measured):
 
     ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius
     determines the growth or decay of long products of W. The spectral radius does not bound a single step or
-    a network with ReLU; :class:`spectral_param.SpectralNorm` does.
+    a network with ReLU; :class:`spectral_param.SpectralNorm` bounds both.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -91,12 +91,13 @@ class SpectralRadiusNorm(Measured):
       derivative of ρ does not exist for such a T; for equal eigenvalues, as of the identity, the computed
       second derivative is NaN.
     - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats ρ
-      as a constant.
+      both with and without balancing. A defective eigenvalue has no usable derivative. For such a T the
+      gradient treats ρ as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
-      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
+      overflows in the weight's dtype, no multiple of T has spectral radius r, so W = T.
 
-    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    For a defective eigenvalue and for a ρ(T) of zero, a
+    :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     # ρ may exceed r by this many rounding errors before a weight is scaled or a latch closes.
@@ -116,7 +117,8 @@ class SpectralRadiusNorm(Measured):
     ) -> None:
         super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        vars(self)["tracking"] = RadiusFollower(solver)  # Not state: changes W only by rounding.
+        # The follower is not part of the constraint's state, because it changes the weight only by rounding.
+        vars(self)["tracking"] = RadiusFollower(solver)
 
     @property
     def solver(self) -> Solver | str:
@@ -197,7 +199,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether a few products prove that T is not scaled; False for a batch of matrices."""
+        """Return whether a few matrix products prove that T is not scaled; False for a batch of matrices."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
@@ -206,7 +208,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the eigentriple of T/scale; it is computed anew if λ of T has overflowed or lost digits."""
+        """Return the eigentriple of T/scale, computed anew if the λ of T has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
@@ -215,7 +217,8 @@ class SpectralRadiusNorm(Measured):
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return r T / ρ(T), or T for matrices that the mode does not scale."""
-        if self.mode == "latched" and is_traced(T):  # False in torch.func, which allows no side effects.
+        # Transforms of torch.func allow no side effects. In these transforms, is_traced returns False.
+        if self.mode == "latched" and is_traced(T):
             S, scale = rescaled(T.detach())
             self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
         return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
@@ -321,7 +324,7 @@ class SpectralRadiusNorm(Measured):
 
 
 def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
-    """Return for which S ρ(S) is zero in working precision, or 1/ρ of the matrix scale·S overflows."""
+    """Return which matrices S have a ρ(S) of zero in working precision, or a 1/ρ(scale·S) that overflows."""
     return (rho <= _rounding(S, torch.finfo(S.dtype).eps)) | (rho * scale < torch.finfo(S.dtype).tiny)
 
 

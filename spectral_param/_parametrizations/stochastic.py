@@ -77,7 +77,7 @@ class Stochastic(Parametrization):
         check_real(W, "Stochastic", AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the largest error of W, see :func:`largest_error`, and the rounding error of this number."""
+        """Return :func:`largest_error` of W, and the rounding error of this number."""
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def near(self, W: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Stochastic(Parametrization):
         """
         check_scalable(W, (-1,), "Stochastic")
         W = W.clamp(min=0)
-        W = W / W.amax(dim=-1, keepdim=True)  # Keeps the sum from overflowing.
+        W = W / W.amax(dim=-1, keepdim=True)  # Not to overflow.
         return raised(W / W.sum(dim=-1, keepdim=True), self.floor, dims=(-1,))
 
     def invert(self, W: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the average of S and 1/n with the least weight of 1/n for which no entry is below floor/n."""
+    """Return a weighted mean of S and 1/n: just so much of 1/n that no entry is below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)
@@ -157,7 +157,7 @@ def check_scalable(W: Tensor, dims: tuple[int, ...], name: str) -> None:
 
 
 def checked_floor(floor: float) -> float:
-    """Return the argument ``floor``; raise if it is outside its range."""
+    """Return the argument ``floor``; raise if ``floor`` is outside its range."""
     if not (is_finite(floor) and 0 <= floor < 1):
         raise ValueError(
             f"floor: expected 0 <= floor < 1, got {floor!r}. It is n times the least entry of a weight with "

@@ -63,7 +63,7 @@ class OfWeight(nn.Module):
         """Check a weight, and store its layout if it is the first weight of the constraint.
 
         Returns:
-            The matrices of the weight, and whether it is the first weight.
+            The matrices of the weight, and whether W is the first weight.
         """
         check_matrix(W, type(self).__name__, self.least_dims)
         self._check_not_swapped()
@@ -104,7 +104,7 @@ class OfWeight(nn.Module):
         return W if W.dtype == dtype else W.to(dtype)
 
     def _eps_of(self, X: Tensor) -> float:
-        """Return the rounding error of the weight's dtype or of X's dtype, the larger one of the two.
+        """Return the larger one of two rounding errors, of the weight's dtype and of the dtype of X.
 
         The matrices X of a weight in half precision are in float32.
         """
@@ -125,8 +125,8 @@ class OfWeight(nn.Module):
                 fn(self._like)
             except NotImplementedError:
                 # Module.to cannot move a tensor from the meta device, even if the tensor has no entries. A
-                # loader may call Module.to after it has replaced originals on the meta device by originals
-                # with values. So _like is first made anew on the CPU.
+                # loader may call Module.to after replacing originals on the meta device by originals with
+                # values. So _like is first made anew on the CPU.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -143,7 +143,7 @@ class OfWeight(nn.Module):
         if self._shape is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's warning, because fn only tries the conversion here
+            warnings.simplefilter("ignore")  # The conversion is only tried here, so torch need not warn.
             dtype = fn(self._like).dtype
         if dtype.is_complex == self._like.is_complex():
             return
@@ -176,8 +176,8 @@ class OfWeight(nn.Module):
         PyTorch would raise only after :meth:`right_inverse`, which changes the constraint.
 
         Raises:
-            ValueError: For such a W, for a lazily conjugated or negated view at registration, and inside a
-                transform of ``torch.func``.
+            ValueError: If the shape, dtype or device is wrong; at registration, if W is a lazily conjugated
+                or negated view; or inside a transform of ``torch.func``.
         """
         name = type(self).__name__
         if torch._C._are_functorch_transforms_active():
@@ -262,7 +262,8 @@ class OfWeight(nn.Module):
             m, columns = columns, m
         n = columns * math.prod(kernel)
         if n == 1 and W.ndim > 2 and not kernel_dims:
-            # The weight would count as a batch of matrices with one column, each constrained separately.
+            # The weight would count as a batch of matrices with one column, and each column would be
+            # constrained separately.
             raise NotSquareError(
                 f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
                 "1 has. Use spectral_param.constrain, which knows kernels."
