@@ -200,9 +200,9 @@ class Parametrization(InSet):
             NotSquareError: If the constraint takes square weights only, and W is neither square nor a stack
                 of ``gates`` square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
-            InManifoldError: If an assigned W is outside the set. Registration projects W, and raises this
-                error only if :class:`spectral_param.ScaledCayley` cannot project W for the given
-                ``negative_ones``.
+            InManifoldError: If an assigned W is outside the set. Registration projects W, and raises the
+                error if W cannot be projected, for instance by a constraint that needs ``init="paper"``, or
+                by :class:`spectral_param.ScaledCayley` for the given ``negative_ones``.
             NotImplementedError: If the constraint acts after another parametrization, and
                 :attr:`assignable_after` is False.
             ValueError: If the constraint is registered on a second weight; if the number of rows of W is no
@@ -235,7 +235,7 @@ class Parametrization(InSet):
         """Return a weight initialized as in the constraint's paper. geotorch has a method of this name.
 
         Raises:
-            ValueError: Before registration, when the shape is not known yet.
+            ValueError: If the constraint is not registered yet, so that no shape is known.
         """
         trial = copy.deepcopy(self)
         return trial(*trial._start_again("sample"))
@@ -251,7 +251,7 @@ class Parametrization(InSet):
             originals: The tensors that the optimizer trains. Their values are replaced.
 
         Raises:
-            ValueError: Before registration, when the shape is not known yet.
+            ValueError: If the constraint is not registered yet, so that no shape is known.
         """
         for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)

@@ -240,7 +240,7 @@ class Measurement(NamedTuple):
     Attributes:
         size: The size of each matrix.
         rounding: How much rounding errors of the entries may change the size.
-        solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
+        solution: The eigenvalues with eigenvectors, or the norms, for :meth:`Measured.made`; None if unknown.
     """
 
     size: Tensor

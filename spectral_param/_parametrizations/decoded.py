@@ -55,7 +55,7 @@ def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
     """Return a copy of B if B is orthogonal up to rounding, else an orthogonal matrix near B."""
     if not B.is_cpu:
         return orthogonal_unseen(B)
-    B = B.clone()  # Copy first: another thread may write to B after the check.
+    B = B.clone()  # Copied before the check, because another thread may write to B after the check.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())

@@ -35,9 +35,9 @@ class DoublyStochastic(Parametrization):
         1.0
 
     Args:
-        floor: A number ε, 0 <= ε < 1. No entry is below ε/n. The largest singular value is 1, and all others
-            are then at most 1 - ε, so that each step multiplies the deviation of x from its mean by at most
-            1 - ε. With the default, 0, entries are at least 0.
+        floor: A number ε, 0 <= ε < 1. No entry is below ε/n. The largest singular value is 1, and all other
+            singular values are at most 1 - ε, so that each step multiplies the deviation of x from its mean
+            by at most 1 - ε. With the default, 0, entries are at least 0.
 
     Raises:
         ValueError: If ``floor`` is outside its range.
@@ -48,9 +48,9 @@ class DoublyStochastic(Parametrization):
     doubly stochastic matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of
     a residual network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
-    Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, averages the result with a matrix of entries 1/n, with just
-    enough weight that all entries are at least ε/n. If the positive entries are not a union of permutations
+    Registration takes a square weight without negative entries, and scales its rows and columns to the sum 1.
+    If the result S has an entry below ε/n, S is replaced by (1 - s) S + s/n, with the smallest s for which
+    all entries are at least ε/n. If the positive entries are not a union of permutations
     (as in a triangular matrix of ones), some zeros become positive, or some positive entries become zero; see
     :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
     positive entry are refused. For a random start take ``init="paper"``, which draws Gaussian logits T.
@@ -90,7 +90,7 @@ class DoublyStochastic(Parametrization):
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 
     def near(self, W: Tensor) -> Tensor:
-        """Return W with scaled rows and columns, averaged with 1/n if an entry is below ε/n.
+        """Return W with rows and columns scaled to the sum 1; ``stochastic.raised`` lifts entries below ε/n.
 
         Raises:
             ValueError: If W has negative entries, or a row or column of zeros.

@@ -40,7 +40,7 @@ class Foreign:
         return f"{type(self.module).__name__} is of another library"
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return W. Only for ``nn.Identity``, whose set contains every matrix, is this method called."""
+        """Return W. This method is called only for ``nn.Identity``, whose set contains every matrix."""
         return W
 
     def check_matrices(self, W: Tensor) -> None:

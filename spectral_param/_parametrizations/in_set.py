@@ -113,7 +113,7 @@ class InSet(OfWeight):
         return None
 
     #: Whether the optimizer's step is made tangent to the active parts, as the gradient always is. True is
-    #: right for a set with one smooth boundary. For a set with several boundaries, set False: where
+    #: right for a set with one smooth boundary. False is right for a set with several boundaries: where
     #: boundaries meet, a step must be able to leave one boundary.
     stays_active = True
 

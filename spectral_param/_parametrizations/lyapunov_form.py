@@ -223,7 +223,7 @@ class LyapunovForm(Searched, Bounded):
         return size <= self._bound_at(W, size)
 
     def _leading(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
-        """Return the eigentriple of the dominant (or rightmost) eigenvalue, and the radius (or abscissa)."""
+        """Return the dominant (rightmost) eigenvalue with its eigenvectors, and the radius (abscissa)."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
@@ -438,7 +438,7 @@ class LyapunovForm(Searched, Bounded):
         return to_like(self._placed(V), X)
 
     def _search_diagonal(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the originals of matrices, and their excess over the bound in diagonal coordinates."""
+        """Return the originals of W, and the excess of the least norm (abscissa) of ΘWΘ⁻¹ over the bound."""
         exact = to_double(W.detach().cpu())
         matrices = exact.reshape(-1, *W.shape[-2:])
         if isinstance(getattr(self, self._bound), str):

@@ -4,7 +4,8 @@ A constraint is evaluated again only after a change of what its weight depends o
 
 - the originals, which the optimizer trains;
 - the *state*: the buffers and attributes of the constraint and of constraints nested in it. An
-  attribute counts as changed whenever it is set. Tensors that may be edited in place must be buffers.
+  attribute counts as changed whenever it is set. A tensor that may be edited in place must be a buffer,
+  because such an edit does not set the attribute.
 
 A loop over time may read the weight in each step. All reads of an unchanged weight return copies of the
 output of one graph node. This node sums the gradients of all reads, so the sum is pulled back to the

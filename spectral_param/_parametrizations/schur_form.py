@@ -97,9 +97,9 @@ class SchurForm(Searched):
 
     .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-    Here s > 0 is a shear. The block of a real eigenvalue is [γ]. In the paper there is no shear; instead, the
-    entry of T inside each block is trained (``form="paper"``). This entry changes the eigenvalues, so γ is
-    the modulus of the eigenvalues only while the entry is zero, as at the start.
+    The number s > 0 is called a shear. The block of a real eigenvalue is [γ]. In the paper there is no shear;
+    instead, the entry of T inside each block is trained (``form="paper"``). This entry changes the
+    eigenvalues, so γ is the modulus of the eigenvalues only while the entry is zero, as at the start.
 
     The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
     row; and the originals of P. A block of two rows uses the entries of γ, θ and log s for the first of these

@@ -47,8 +47,8 @@ class SignPattern(Parametrization):
     :math:`W^{+}`.
 
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
-    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The reverse
-    order does not keep the spectral radius: changed signs change the eigenvalues.
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. With the list in
+    reverse order the weight does not have the spectral radius, because changed signs change the eigenvalues.
     :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If ``SpectralAbscissa`` follows in the list,
     the diagonal of the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal
     smaller). :func:`spectral_param.constrain` checks this condition.

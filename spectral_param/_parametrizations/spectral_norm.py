@@ -105,7 +105,7 @@ class SpectralNorm(Measured):
     SGD. A convolution, or a weight with ``"equal"``, is scaled, and may stop short of the minimum with every
     optimizer. For example, if
     ‖W - diag(3, 2)‖² is minimized over norms of at most 1, scaling stops at diag(1, 2/3), but the minimum is
-    at I. The map (without ``optimizer=``) does not have this problem.
+    at I. Training with the map (without ``optimizer=``) does not stop short in this way.
     """
 
     shapes = "any"

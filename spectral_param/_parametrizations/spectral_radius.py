@@ -208,7 +208,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the eigentriple of T/scale, computed anew if the λ of T has overflowed or lost digits."""
+        """Return λ and eigenvectors of T/scale, computed anew if the λ of T has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):

@@ -50,9 +50,9 @@ class Stochastic(Parametrization):
     the characteristic roots of a matrix IV", Duke Mathematical Journal 19, 1952).
 
     Registration takes a weight of any shape without negative entries, and divides each row by its sum. If the
-    divided row has an entry below ε/n, the row is averaged with a row of entries 1/n, with just enough weight
-    that all entries are at least ε/n. Negative entries and rows without a positive entry are refused. For a
-    random start take ``init="paper"``, which draws Gaussian logits T.
+    result S has an entry below ε/n in a row, the row is replaced by (1 - s) times the row plus s/n, with the
+    smallest s for which all entries of the row are at least ε/n. Negative entries and rows without a positive
+    entry are refused. For a random start take ``init="paper"``, which draws Gaussian logits T.
 
     An entry of 0 becomes about :math:`e^{-60}`, which is less than a rounding error. (With the floor ε, an
     entry of ε/n grows by about :math:`e^{-60}`.) The derivative of such an entry is equally small, so **zeros
@@ -81,7 +81,7 @@ class Stochastic(Parametrization):
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def near(self, W: Tensor) -> Tensor:
-        """Return rows divided by their sums, and averaged with 1/n if an entry is below ε/n.
+        """Return rows divided by their sums; :func:`raised` lifts entries below ε/n.
 
         Raises:
             ValueError: If W has negative entries or a row of zeros.
@@ -122,7 +122,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return a weighted mean of S and 1/n: just so much of 1/n that no entry is below floor/n."""
+    """Return (1 - s) S + s/n, with the smallest s >= 0 for which no entry along ``dims`` is below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)
