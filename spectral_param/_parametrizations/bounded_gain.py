@@ -62,7 +62,7 @@ class BoundedGain(Searched):
         states: The number n of states: A is the n x n block at the upper left.
         radius: The bound r of the spectral radius of A, 0 < r ≤ 1. The default is 1. With r < 1 the gain is
             at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets past inputs at the
-            rate r. The gain is then the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
+            rate r. With a radius r, the gain is the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
         moduli: The least and the largest modulus of the eigenvalues of A, divided by r, for ``init="paper"``.
             Both numbers are at least 0 and below 1. A mode of modulus m decays to m^k in k steps: for long
             memories take numbers close to 1.

@@ -46,8 +46,9 @@ class FrobeniusNorm(Measured):
         mode: With ``"equal"``, the default, ‖W‖ = c. With ``"at_most"``, a slice T is scaled only if ‖T‖ > c;
             otherwise W = T, bit for bit.
         dim: The axis, counted from 0, that numbers the slices: each index of this axis is one slice, and the
-            norm is over all other axes. So 0 means rows of a linear layer, vectors of an embedding, filters
-            of a convolution; 1 means columns, or the filters of a transposed convolution without groups.
+            norm is over all other axes. So ``dim=0`` means rows of a linear layer, vectors of an embedding,
+            or filters of a convolution; ``dim=1`` means columns of a linear layer, or the filters of a
+            transposed convolution without groups.
             ``None``, the default, means that the whole weight is one slice. (-1 is refused, because -1 means
             the whole weight in PyTorch's ``weight_norm``, but the last axis in ``torch.renorm``.)
 
@@ -148,7 +149,7 @@ class FrobeniusNorm(Measured):
         )
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries, scaled to the norm; zeros for an embedding's ``padding_idx``."""
+        """Return Gaussian entries, scaled to the norm c; an embedding's row ``padding_idx`` is zero."""
         T = torch.randn_like(like)
         if self.padding_idx is not None:
             W = self._layout.join(T).clone()

@@ -39,8 +39,8 @@ class InSet(OfWeight):
     def __init_subclass__(cls, same_set: bool = False, **kwargs: Any) -> None:
         """Inherit facts about the set of the base class only if the subclass has the same set.
 
-        A class that redefines ``outside`` or ``near`` has another set than its base class. The tangent space
-        and other facts about the base class's set are then not inherited, unless ``same_set`` is True.
+        A class that redefines ``outside`` or ``near`` has another set than its base class. Such a class
+        inherits the tangent space and other facts about the base class's set only if ``same_set`` is True.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls).keys()
@@ -89,7 +89,7 @@ class InSet(OfWeight):
 
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
-            D: Changes of these members, of the same shape.
+            D: Changes of the matrices W, of the same shape.
             active: For a set with an interior, the result of :meth:`active`. By default, all parts of the
                 boundary that contain W are active.
         """

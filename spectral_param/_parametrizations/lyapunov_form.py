@@ -63,9 +63,9 @@ class LyapunovForm(Searched, Bounded):
         abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x.
             ``abscissa`` takes the same values as ``radius``; give only one of the two.
         growth: A bound g ≥ 1 of the transient growth: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous time
-            :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. g = 1 makes W/r a contraction;
-            the original is then K alone (see below). ``None``, the default, means no bound, or the bound 1e12
-            with ``metric="diagonal"``.
+            :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. With g = 1, W/r is a
+            contraction, and the original is K alone (see below). ``None``, the default, means no bound, or
+            the bound 1e12 with ``metric="diagonal"``.
         metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"``, for real
             weights, also proves that networks are stable: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate
             r for every input x, every U and b, and every φ that acts entry by entry with slopes in [-1, 1],

@@ -1,6 +1,6 @@
 """The memory of a constrained weight: the last evaluation, stored for later reads and backward passes.
 
-A constraint is evaluated again only after a change of what its weight depends on:
+A constraint is evaluated again only after a change of something on which the weight depends:
 
 - the originals, which the optimizer trains;
 - the *state*: the buffers and attributes of the constraint and of constraints nested in it. An

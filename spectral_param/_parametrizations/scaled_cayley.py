@@ -220,7 +220,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         """Return A as initialized in section 4.2 of the paper, with rotation angles uniform in [0, π/2].
 
         The entries -1 are at the end of D. ``negative_ones=None`` means n/2 entries -1, which spread the
-        eigenvalues of W over the whole unit circle. The phases of a complex D are uniform.
+        eigenvalues of W over the whole unit circle. The phases of a complex D are uniform in [0, 2π).
         """
         n = like.shape[-1]
         if like.shape[-2] > n:

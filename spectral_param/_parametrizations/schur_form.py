@@ -80,8 +80,8 @@ class SchurForm(Searched):
             radius above 1. If the bound must hold, also bound the departure by a number about as large as the
             radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
-            dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. γ and θ
-            are then the real and the imaginary part of an eigenvalue.
+            dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. With
+            ``abscissa``, γ and θ are the real and the imaginary part of an eigenvalue.
         departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
             non-normal part of Λ + T, which consists of T and the shears. The bound limits transient growth:
             :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default, means no bound.

@@ -31,10 +31,10 @@ _FAR = 16.0  # A norm above this multiple of the bound is clipped by a slower, m
 class SpectralNorm(Measured):
     r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` if :math:`‖T‖_2 > c`.
 
-    A layer x -> W x + b is then Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and Yoshida,
-    "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). The method of this paper, also
-    used by ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step and lets the
-    norm exceed the bound. With this constraint the norm never exceeds the bound, up to rounding.
+    A layer x -> W x + b with this W is Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and
+    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). The method of this
+    paper, also used by ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step
+    and lets the norm exceed the bound. With this constraint the norm never exceeds the bound, up to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -247,7 +247,7 @@ class SpectralNorm(Measured):
         return super()._least_change(dtype) + 2 * followed_tolerance(dtype)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries, scaled to the norm."""
+        """Return Gaussian entries, scaled to the norm c."""
         T = torch.randn_like(like)
         self._start_bound()
         bound = self._followed(T).bound
