@@ -31,34 +31,33 @@ class Parametrization(InSet):
 
     A subclass defines a map by :meth:`reference`, :meth:`invert`, :meth:`start` and :meth:`free_parameters`,
     and the set of the map's values by :meth:`outside` and :meth:`near`. If the map reaches all matrices,
-    :meth:`outside` and :meth:`near` are not needed. All these methods get matrices ``(..., m, n)`` in float32
-    or better, with autocast off; the gates of an LSTM or GRU are a batch dimension. The attribute
-    :attr:`shapes` says which matrices a subclass takes. A subclass does not override ``forward`` and
-    ``right_inverse``.
+    :meth:`outside` and :meth:`near` are not needed. The methods of the map and of the set get matrices
+    ``(..., m, n)`` in float32 or better, with autocast off; the gates of an LSTM or GRU are a batch
+    dimension. The attribute :attr:`shapes` says which matrices a subclass takes. A subclass does not override
+    ``forward`` and ``right_inverse``. :func:`spectral_param.constrain` sets all attributes below from the
+    module.
 
     Attributes:
         gates: Number k of blocks in a weight ``(..., k·m, n)``, each constrained separately. The default is
-            1. :func:`spectral_param.constrain` sets it from the module.
+            1.
         kernel_dims: Number of spatial dimensions of a kernel that acts as a matrix, such as a 1 x 1
-            convolution. The default is 0. :func:`spectral_param.constrain` sets it from the module.
+            convolution. The default is 0.
         strides: The stride of each axis of a convolution, divided by the greatest common divisor of stride
-            and dilation; 1 with circular padding. Empty by default. :func:`spectral_param.constrain` sets it
-            from the module.
+            and dilation; with circular padding, 1 for each axis. Empty by default.
         transposed: Whether the weight is the kernel of a transposed convolution, whose input channels come
-            first. The default is False. :func:`spectral_param.constrain` sets it from the module.
+            first. The default is False.
         padding_idx: The row of an embedding that may be zero. None by default.
-            :func:`spectral_param.constrain` sets it from the module.
     """
 
-    #: Whether the weight depends on ``training``. A switch between training and evaluation then counts as a
-    #: change.
+    #: Whether the weight depends on the attribute ``training``. If so, a switch between training and
+    #: evaluation mode counts as a change of the constraint, and the next read evaluates the constraint again.
     depends_on_training: bool = False
 
     #: Name of the attribute with the bound; see :class:`spectral_param._parametrizations.bound.Bounded`.
     _bound = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise if only ``reference`` is overridden: an inherited ``evaluate`` gives another weight."""
+        """Raise if a subclass defines ``reference`` but inherits an ``evaluate`` of another map."""
         super().__init_subclass__(**kwargs)
         if (
             "reference" in vars(cls)
@@ -73,22 +72,23 @@ class Parametrization(InSet):
             )
 
     def __init__(self, **choices: tuple[str, Any]) -> None:
-        # No docstring: help() of a subclass would show it. Each choice is an argument of the subclass's
-        # constructor that becomes an attribute: a pair of the value and the Literal of allowed values. Any
-        # other value raises a ValueError.
+        # There is no docstring here, because help() of a subclass would show it. Each entry of ``choices`` is
+        # an argument of the subclass's constructor that becomes an attribute: a pair of the value and the
+        # Literal of allowed values. A value that is not allowed raises a ValueError.
         super().__init__()
-        # Not by setattr, which would count these assignments as edits.
+        # Written to vars(self), because setattr would count these assignments as edits.
         vars(self).update(gates=1, kernel_dims=0, strides=(), transposed=False, padding_idx=None)
         vars(self).update(check_choices(**choices), _memory=Memory(), _edits=0, _by_training=None)
         # _shape: the weight's shape, known after registration. _is_after: whether the constraint acts after
         # another parametrization. _use: a name of the weight, for messages. _from_paper: whether the next
-        # weight is initialized as in the paper. _warned: whether a warning that a matrix has no derivative
-        # has been given.
+        # weight is initialized as in the constraint's paper. _warned: whether the constraint has already
+        # warned of a matrix without a derivative.
         vars(self).update(
             _shape=None, _layout=PLAIN, _is_after=False, _use="", _from_paper=False, _warned=False
         )
-        # An empty buffer stores the weight's dtype and device, because Module.to converts buffers as it
-        # converts the weight. The second buffer has the dtype of the real originals of a complex weight.
+        # The empty buffer _like stores the weight's dtype and device, because Module.to converts buffers as
+        # it converts the weight. The empty buffer _like_real stores the dtype that real originals of a
+        # complex weight have.
         for name in ("_like", "_like_real"):
             empty = torch.empty(0, dtype=torch.float32, device="cpu")
             self.register_buffer(name, empty, persistent=False)
@@ -98,8 +98,8 @@ class Parametrization(InSet):
     def reference(self, *originals: Tensor) -> Tensor:
         """Return the constrained matrices ``(..., m, n)`` by torch's operations.
 
-        Compilers, exporters, transforms of torch.func and derivatives of higher order use this method. So the
-        code must not branch on values of tensors.
+        Compilers, exporters, transforms of torch.func and derivatives of higher order use this method. So an
+        implementation must not branch on the values of tensors.
         """
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class Parametrization(InSet):
         """Return the matrices of :meth:`reference` for tensors without a graph, whose values may be read.
 
         A read of the weight calls this method only if the originals, buffers or attributes have changed. If
-        the method itself changes a buffer (such as a latch), the next read calls it again. By default
+        the method itself changes a buffer (such as a latch), the next read calls the method again. By default
         autograd differentiates :meth:`reference`.
 
         Returns:
@@ -130,11 +130,12 @@ class Parametrization(InSet):
         """
         raise NotImplementedError
 
-    #: Whether the constraint can act after another parametrization, on the weight that the other returns. The
-    #: default is True. Set False if the originals are not one matrix of the weight's shape.
+    #: Whether the constraint can act after another parametrization, on the weight that the other
+    #: parametrization returns. The default is True. Set False if the originals are not one matrix of the
+    #: weight's shape.
     acts_after = True
 
-    #: Whether a weight can be assigned if the constraint acts after another one.
+    #: Whether a weight can be assigned if the constraint acts after another parametrization.
     assignable_after = False
 
     def penalty(self, *originals: Tensor) -> Tensor | None:
@@ -142,9 +143,9 @@ class Parametrization(InSet):
         return None
 
     def rebase(self, *originals: Tensor) -> None:
-        """Make the present weight the base of the map, as :func:`spectral_param.rebase` asks.
+        """Make the present weight the base point of the map; :func:`spectral_param.rebase` calls this method.
 
-        By default nothing is changed: the map has no base.
+        By default nothing is changed, because a map need not have a base point.
         """
 
     def check_after(self, links: list[nn.Module]) -> None:
@@ -154,7 +155,7 @@ class Parametrization(InSet):
         """
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and its originals, for this constraint and for nested ones."""
+        """Return pairs of a constraint and its originals, for this constraint and for nested constraints."""
         return [(self, originals)]
 
     # PyTorch and users call ---------------------------------------------------------------------------
@@ -163,12 +164,12 @@ class Parametrization(InSet):
         """Return the constrained weight, in the dtype and on the device of the originals.
 
         The constraint is evaluated if the originals or the constraint have changed since the last read.
-        Otherwise the remembered weight is returned, and only a backward pass may evaluate the constraint
-        again.
+        Otherwise a copy of the weight of the last read is returned, and only a backward pass may evaluate the
+        constraint again.
 
         Args:
-            originals: The tensors that the optimizer trains. After another parametrization, the weight X that
-                this other parametrization returns.
+            originals: The tensors that the optimizer trains. If the constraint acts after another
+                parametrization, the weight X that the other parametrization returns.
 
         Raises:
             NotAMatrixError: If X has fewer than two dimensions or no entries.
@@ -199,10 +200,11 @@ class Parametrization(InSet):
             NotSquareError: If the constraint takes square weights only, and W is neither square nor a stack
                 of ``gates`` square blocks.
             UnsupportedDtypeError: If W is not floating point or complex.
-            InManifoldError: If W is outside the set; at registration, where W is projected, only if
-                :class:`spectral_param.ScaledCayley` cannot project it for the given ``negative_ones``.
-            NotImplementedError: If the constraint acts after another parametrization and its originals
-                cannot be written into one matrix.
+            InManifoldError: If an assigned W is outside the set. Registration projects W, and raises the
+                error if W cannot be projected, for instance by a constraint that needs ``init="paper"``, or
+                by :class:`spectral_param.ScaledCayley` for the given ``negative_ones``.
+            NotImplementedError: If the constraint acts after another parametrization, and
+                :attr:`assignable_after` is False.
             ValueError: If the constraint is registered on a second weight; if the number of rows of W is no
                 multiple of ``gates``; if W differs from the registered weight in shape, dtype or device; if W
                 comes from ``torch.func.functional_call``; at registration, if W is a lazily conjugated or
@@ -230,10 +232,10 @@ class Parametrization(InSet):
 
     @torch.no_grad()
     def sample(self) -> Tensor:
-        """Return a weight initialized as in the constraint's paper. geotorch has the same method.
+        """Return a weight initialized as in the constraint's paper. geotorch has a method of this name.
 
         Raises:
-            ValueError: Before registration, when the shape is not known yet.
+            ValueError: If the constraint is not registered yet, so that no shape is known.
         """
         trial = copy.deepcopy(self)
         return trial(*trial._start_again("sample"))
@@ -249,7 +251,7 @@ class Parametrization(InSet):
             originals: The tensors that the optimizer trains. Their values are replaced.
 
         Raises:
-            ValueError: Before registration, when the shape is not known yet.
+            ValueError: If the constraint is not registered yet, so that no shape is known.
         """
         for original, value in zip(originals, self._start_again("restart"), strict=True):
             original.copy_(value)
@@ -275,22 +277,22 @@ class Parametrization(InSet):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == self._bound:
             value = self._as_bound(value)
-        # Python numbers are stored, because numpy's scalars would promote dtypes.
+        # Numpy scalars are stored as Python numbers, because numpy scalars would promote dtypes.
         super().__setattr__(name, value.item() if isinstance(value, np.generic) else value)
         if name != "training":
             vars(self).update(_edits=vars(self).get("_edits", 0) + 1, _by_training=None)
 
     def _as_bound(self, value: Any) -> Any:
-        """Return the form in which a value of the attribute ``_bound`` is stored."""
+        """Return what is stored when ``value`` is assigned to the attribute with the bound."""
         return value
 
     def _started(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return :meth:`start` for matrices that the constraint takes."""
+        """Return :meth:`start`, after a check that the constraint takes matrices such as ``like``."""
         self.check_matrices(like)
         return self.start(like)
 
     def _start_without_values(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return originals without values for a W that is fake or on the meta device; see :meth:`restart`."""
+        """Return originals without values for a W that is a FakeTensor or on the meta device."""
         with unset_fake_temporarily(), torch.device("cpu"):
             zeros = torch.zeros(W.shape, dtype=W.dtype, device="cpu")
             originals = self._started(self._matrices(zeros))
@@ -298,11 +300,14 @@ class Parametrization(InSet):
         def empty(t: Tensor) -> Tensor:
             return W.detach().new_empty(t.shape, dtype=t.dtype)
 
-        self._apply(empty)  # The buffers.
+        self._apply(empty)  # The buffers lose their values, too.
         return empty(originals) if isinstance(originals, Tensor) else tuple(map(empty, originals))
 
     def _assign_after(self, W: Tensor, X: Tensor | None) -> Tensor:
-        """Return the original for a weight W with the matrices X; X is None if W has no values."""
+        """Return the original for a W assigned after another parametrization.
+
+        X has the matrices of W, or is None if W has no values.
+        """
         name = type(self).__name__
         if not self.assignable_after:
             raise NotImplementedError(

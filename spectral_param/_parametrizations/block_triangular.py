@@ -22,7 +22,7 @@ Coupling = bool | Sequence[tuple[int, int]]
 
 
 def block_sizes(blocks: Blocks) -> tuple[int, ...]:
-    """Return the sizes; raise unless there is at least one, and all are positive."""
+    """Return the block sizes; raise if there are no blocks, or if a size is not a positive integer."""
     remedy = "Write [(4, ScaledCayley()), (2, None)], with None for a block that is free."
     pairs = _pairs(blocks, "blocks: expected pairs (size, parametrization)", remedy)
     if not pairs:
@@ -34,7 +34,7 @@ def block_sizes(blocks: Blocks) -> tuple[int, ...]:
 
 
 def _pairs(value: Any, expected: str, remedy: str) -> list[tuple[Any, Any]]:
-    """Return the value as a list of pairs; raise if it is anything else."""
+    """Return ``value`` as a list of pairs; raise if ``value`` does not consist of pairs."""
     try:
         return [(first, second) for first, second in value]
     except (TypeError, ValueError):
@@ -56,13 +56,12 @@ class BlockTriangular(Parametrization):
         0.0
 
     Args:
-        blocks: Pairs of size and parametrization, from top to bottom. The parametrization may come from
-            another library; then a block outside the set may be refused instead of projected. Each block gets
-            a copy of its parametrization; the given instance is not changed. ``None`` leaves the block
-            unconstrained.
-        coupling: ``False``, the default: no couplings. ``True``: all blocks above the diagonal, as in the
-            paper, and by default in :class:`spectral_param.nn.ENRNN`. Or a list of pairs ``(row, column)`` of
-            block numbers with row < column.
+        blocks: Pairs of size and parametrization, from top to bottom. A parametrization of another library
+            may refuse a block outside its set instead of projecting the block. Each block gets a copy of its
+            parametrization; the given instance is not changed. ``None`` leaves the block unconstrained.
+        coupling: With ``False``, the default, there are no couplings. With ``True``, all blocks above the
+            diagonal are couplings, as in the paper and by default in :class:`spectral_param.nn.ENRNN`. A list
+            of pairs ``(row, column)`` of block numbers, with row < column, couples exactly these blocks.
 
     Raises:
         ValueError: If a size is not a positive integer, or a coupling is not a pair of block numbers with
@@ -78,7 +77,7 @@ class BlockTriangular(Parametrization):
     Registration projects each diagonal block of the weight onto the block's set. The blocks below the
     diagonal, and blocks without a coupling, become zero.
 
-    The distance of a weight from the set is the larger of two numbers: the largest distance of a block from
+    The distance of a weight from the set is the maximum of two numbers: the largest distance of a block from
     its set, and the largest modulus of an entry that has to be zero. ``project`` returns the weight with
     which training would start after registration.
     """
@@ -170,7 +169,7 @@ class BlockTriangular(Parametrization):
 
     @property
     def by_map_alone(self) -> str:  # type: ignore[override]
-        """Why no optimizer can hold one of the blocks in its set."""
+        """The reason why no optimizer can hold one of the blocks in its set; empty if there is no reason."""
         reasons = (adapted(block).by_map_alone for block in self.blocks)
         return next(filter(None, reasons), "")
 
@@ -193,7 +192,7 @@ class BlockTriangular(Parametrization):
         return *itertools.chain.from_iterable(found), *self._couplings(W)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Return each block's start as in its paper, and Glorot uniform couplings (ENRNN, section 4)."""
+        """Return blocks initialized as in their papers, and Glorot-uniform couplings (ENRNN, section 4)."""
         found = [as_tuple(b.start(self._part(like, i, i))) for i, b in enumerate(self._adapted())]
         self._counts = tuple(map(len, found))
         couplings = self._couplings(like)
@@ -245,7 +244,7 @@ class BlockTriangular(Parametrization):
         return own, list(originals[start:])
 
     def _misplaced(self, W: Tensor) -> Tensor:
-        """Return W with its blocks and couplings set to zero: the entries that are zero in a member."""
+        """Return a copy of W that keeps only the entries that have to be zero in a member of the set."""
         rest = W.clone()
         for i, j in (*((i, i) for i in range(len(self.sizes))), *self.coupling):
             rest[(..., *self._slices(i, j))] = 0

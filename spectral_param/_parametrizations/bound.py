@@ -2,9 +2,9 @@
 
 A bound is a number, one number for each matrix, or the size of the weight at registration (``"present"``).
 
-A number given to the constructor is a plain attribute. All other bounds are stored in a buffer in double
+A number given to the constructor is an ordinary attribute. All other bounds are stored in a buffer in double
 precision: a tensor, the sizes found by ``"present"``, and numbers set later, for instance by a schedule. So
-checkpoints, averaged models and distributed modules contain the bound, and no conversion rounds it.
+checkpoints, averaged models and distributed modules contain these bounds, and no conversion rounds them.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _KINDS = {
 class Bounded(Parametrization):
     """A constraint with one bound, in the attribute ``radius``, ``norm`` or ``abscissa``."""
 
-    _is_present = False  # Whether the bound was ``"present"``, so that the weight determines it.
+    _is_present = False  # Whether the bound was given as ``"present"``: the weight determines the number.
 
-    #: Whether the weight alone determines the bound of "present", so that a checkpoint needs no buffer for
-    #: it.
+    #: Whether the weight alone determines the bound of "present", so that a checkpoint need not save the
+    #: bound.
     present_is_plain = False
 
     def __init__(self, name: str, value: Bound, **choices: tuple[str, Any]) -> None:
-        # No docstring: help() of a subclass would show it. A ValueError is raised if the value is no valid
-        # bound, or a choice (see the base class) is not allowed.
+        # There is no docstring here, because help() of a subclass would show it. A ValueError is raised if
+        # the value is not a valid bound, or a choice (see the base class) is not allowed.
         super().__init__(**choices)
         vars(self).update(_bound=name, _is_present=isinstance(value, str))
         if isinstance(value, float) and _KINDS[name].above < value < math.inf:
@@ -109,7 +109,7 @@ class Bounded(Parametrization):
         return values
 
     def _beside_weight(self, values: Tensor) -> Tensor:
-        """Return the numbers on the weight's device; on the host for the meta device, which has no values."""
+        """Return the numbers on the weight's device, or unchanged if the weight is on the meta device."""
         device = self._like.device
         if isinstance(self._like, FakeTensor):
             return self._like.new_empty(values.shape, dtype=values.dtype)
@@ -118,7 +118,7 @@ class Bounded(Parametrization):
         return (values if double_device(device) == device else values.float()).to(device)
 
     def _take_present(self, size: Tensor) -> None:
-        """Set the bound to the present radii, abscissas or norms of the matrices."""
+        """Set the bound to ``size``, the radii, abscissas or norms that the matrices have now."""
         name, kind = self._bound, _KINDS[self._bound]
         if not kind.allows(size):
             what = name if name == "norm" else f"spectral {name}"
@@ -130,7 +130,7 @@ class Bounded(Parametrization):
         setattr(self, name, size.detach())
 
     def _bound_at(self, W: Tensor, size: Tensor) -> Tensor:
-        """Return :meth:`_bound_for` these matrices; the bound "present" is first set to ``size``."""
+        """Return :meth:`_bound_for` for the matrices W; a bound "present" is first set to ``size``."""
         if isinstance(getattr(self, self._bound), str):
             self._take_present(size)
         return self._bound_for(W, size)
@@ -142,18 +142,18 @@ class Bounded(Parametrization):
             setattr(self, self._bound, "present")
 
     def _start_bound(self) -> None:
-        """Set the bound to a number if it is "present" and no weight has been registered yet."""
+        """Replace the bound "present" by its default number, for a weight that is about to be initialized."""
         if isinstance(getattr(self, self._bound), str):
             setattr(self, self._bound, _KINDS[self._bound].default)
 
     def _bound_for(self, T: Tensor, like: Tensor | None = None) -> Tensor:  # -> () or (...)
         """Return the bound for matrices T, in the real dtype and on the device of ``like``, by default T.
 
-        A tensor is copied. So a read and its backward pass use the same numbers, even if the bound is changed
-        in between.
+        A bound that is a tensor is copied. So a read and its backward pass use the same numbers, even if the
+        bound is changed in between.
 
         Raises:
-            ValueError: If a tensor does not broadcast to the matrices.
+            ValueError: If the bound is a tensor that does not broadcast to the batch of matrices.
         """
         name, value = self._bound, getattr(self, self._bound)
         like = T if like is None else like
@@ -161,9 +161,10 @@ class Bounded(Parametrization):
             assert has_no_values(T), "'present' is a number from the first weight with values on"
             value = _KINDS[name].default
         if isinstance(value, Tensor) and isinstance(T, FakeTensor) != isinstance(value, FakeTensor):
-            value = _KINDS[name].default  # PyTorch does not combine fake and real tensors.
+            # PyTorch does not combine fake and real tensors, so the default stands for the bound.
+            value = _KINDS[name].default
         if not isinstance(value, Tensor):
-            # Created on the device, because a copy from the host would make the host wait.
+            # The number is created on the device, because a copy from the host would make the host wait.
             return like.real.new_full((), value)
         try:
             torch.broadcast_to(value, T.shape[:-2])
@@ -172,7 +173,7 @@ class Bounded(Parametrization):
                 f"{name}: expected a number or a tensor that broadcasts to {tuple(T.shape[:-2])}, one "
                 f"{name} for each matrix, got shape {tuple(value.shape)}."
             ) from None
-        if like.is_cpu:  # First copy to the host: a device may lack double precision.
+        if like.is_cpu:  # First copy, then convert: the bound's device may lack double precision.
             value = value.to(like.device)
         return value.to(like.real.dtype, copy=True).to(like.device, non_blocking=True)
 
@@ -194,7 +195,7 @@ class Bounded(Parametrization):
         values = self._buffers.pop(self._bound, None)
         try:
             super()._apply(fn, recurse)
-        finally:  # A conversion that is refused changes nothing.
+        finally:  # The buffer is put back even if the conversion is refused.
             if values is not None:
                 self._buffers[self._bound] = self._beside_weight(values)
         return self
@@ -207,8 +208,8 @@ class Bounded(Parametrization):
         if present is not None:
             self._buffers[name] = present
         if key not in state_dict:
-            # A number given to the constructor is not saved. (Earlier versions did not save a tensor given to
-            # the constructor, either.)
+            # Only a bound found by "present" has to be in a checkpoint. A number given to the constructor is
+            # not saved, and earlier versions did not save a tensor given to the constructor.
             if self._is_present:
                 missing.append(key)
             return
@@ -222,7 +223,7 @@ class Bounded(Parametrization):
                 "keep the bound of the module, load the checkpoint without this key, with strict=False."
             )
         elif present is not None and present.shape == value.shape:
-            present.copy_(value)  # In place: compiled graphs hold this tensor.
+            present.copy_(value)  # In place, because compiled graphs refer to this tensor.
         else:
             self._buffers.pop(name, None)
             setattr(self, name, value)
@@ -234,12 +235,12 @@ class Bounded(Parametrization):
 
 
 class Measurement(NamedTuple):
-    """The size of matrices, its rounding error, and the solution that gave it.
+    """The sizes of matrices, the rounding errors of the sizes, and the solution that gave the sizes.
 
     Attributes:
         size: The size of each matrix.
         rounding: How much rounding errors of the entries may change the size.
-        solution: The eigentriples or norms, which :meth:`Measured.made` uses again; None if unknown.
+        solution: The eigenvalues with eigenvectors, or the norms, for :meth:`Measured.made`; None if unknown.
     """
 
     size: Tensor
@@ -252,8 +253,8 @@ class Measured(Bounded):
 
     The map is a projection: a member of the set is its own original. The distance from the set is
     ``|size - bound|`` in the mode ``"equal"``, and max(size - bound, 0) in the mode ``"at_most"``. In the
-    mode ``"latched"`` each matrix has a latch, an entry of a buffer. A closed latch means the distance of
-    ``"equal"``, an open latch the distance of ``"at_most"``.
+    mode ``"latched"`` each matrix has a latch, an entry of a buffer. While the latch of a matrix is closed,
+    the mode ``"equal"`` applies to this matrix; while the latch is open, ``"at_most"`` applies.
     """
 
     #: A size may differ from its bound by this many rounding errors before a matrix is moved.
@@ -266,7 +267,7 @@ class Measured(Bounded):
     latched: Tensor | None
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return the size of each matrix, and its error for entries with relative errors ``eps``."""
+        """Return the size of each matrix, and its error if the entries have relative errors ``eps``."""
         raise NotImplementedError
 
     def made(self, T: Tensor, solution: Any) -> Map:
@@ -274,7 +275,7 @@ class Measured(Bounded):
         raise NotImplementedError
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the distance that the class defines, and the resolution of this number."""
+        """Return the distance that the docstring of this class defines, and its resolution."""
         return self._judged(W, self.measure(W, eps), eps)
 
     def _judged(self, W: Tensor, measured: Measurement, eps: float) -> tuple[Tensor, Tensor]:
@@ -287,12 +288,12 @@ class Measured(Bounded):
             closed = self.latched.real > 0.5
             distance = torch.where(closed.to(excess.device), excess.abs(), distance)
         resolution = self.ROUNDINGS * eps * bound.abs() + rounding
-        # Converted on the host, because a device may have no double precision.
+        # The dtype is converted before the device, because a device may have no double precision.
         kind = W.real.dtype
         return distance.to(kind).to(W.device), resolution.to(kind).to(W.device)
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W with matrices outside replaced by members; each matrix is measured once."""
+        """Return W with matrices outside the set replaced by members; each matrix is measured once."""
         measured = self.measure(W, eps)
         near = functools.partial(self.near, solution=measured.solution)
         return self._with_members(W, *self._judged(W, measured, eps), near, is_first)
@@ -302,16 +303,16 @@ class Measured(Bounded):
 
         Args:
             W: Finite matrices ``(..., m, n)``.
-            eps: Given after a step of an optimizer: the relative rounding error of the entries. A matrix that
-                would move only by rounding keeps its bits.
-            solution: The ``solution`` of the :class:`Measurement` of W, if W has been measured.
+            eps: After a step of an optimizer, the relative rounding error of the entries: a matrix that would
+                move only by rounding keeps its bits.
+            solution: The attribute ``solution`` of the :class:`Measurement` of W, if W has been measured.
         """
         made = (self.evaluate(W) if solution is None else self.made(W, solution)).value
         found = torch.where(self._stays(W, made)[..., None, None], W, made)
         return found if eps is None else unless_rounding(found, W, eps)
 
     def _stays(self, W: Tensor, made: Tensor) -> Tensor:
-        """Return which matrices differ only by rounding from their images; False for NaN."""
+        """Return which matrices differ only by rounding from their images under the map; False for NaN."""
         change, size = change_and_size(W, made)
         return change <= self._least_change(W.dtype) * size
 
@@ -320,7 +321,7 @@ class Measured(Bounded):
         return self.ROUNDINGS * torch.finfo(dtype).eps
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return originals T. Latches are opened, but closed for matrices scaled at registration."""
+        """Return originals T; close the latch of each matrix that registration moves, and open the others."""
         if is_first:
             self._renew()
         if self._buffers.get("latched") is not None:
@@ -335,7 +336,11 @@ class Measured(Bounded):
         return W.clone()
 
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
-        """With ``"at_most"``, copy the weight to the original, so that training can leave the bound."""
+        """Copy the weight to the original in the mode ``"at_most"``.
+
+        Training hardly shrinks an original above the bound, so without the copy the weight would stay on the
+        bound.
+        """
         if self.mode == "at_most":
             with torch.no_grad():
                 W = self.evaluate(at_least_float32(T)).value
@@ -359,7 +364,7 @@ def is_present(constraint: nn.Module) -> bool:
 
 
 def lost_bounds(constraint: nn.Module) -> Iterator[tuple[Bounded, str]]:
-    """Yield constraints whose bound "present" is lost if only the weight is saved, and the bound's name."""
+    """Yield constraints whose bound "present" is lost if only the weight is saved, and the bounds' names."""
     bounded = (part for part in constraint.modules() if isinstance(part, Bounded))
     for part in bounded:
         if isinstance(getattr(part, part._bound), str) and not part.present_is_plain:

@@ -31,8 +31,9 @@ from spectral_param.functional._checks import check_real, check_tensor, is_finit
 from spectral_param.functional._lyapunov import contraction_inverse
 from spectral_param.functional._rooms import Attempt, nearest
 
-# The gain is moved below the bound by these relative distances, in order, until it can be proven. A weight
-# outside the set moves inside by at least 1e-6, because the map is flat on the bound.
+# The gain is reduced below the bound by these relative distances, in order, until the bound can be proven.
+# The gain of a weight outside the set is reduced by at least 1e-6 below the bound, because the map is flat on
+# the bound.
 _MARGINS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1)
 _INSIDE = 1e-6
 # Relative error of a computed gain.
@@ -45,8 +46,8 @@ class BoundedGain(Searched):
     r"""System :math:`x^+ = Ax + Bu,\; y = Cx + Du` of bounded gain, as the weight [[A, B], [C, D]].
 
     From x = 0, the outputs have :math:`\sum ‖y_t‖^2 ≤ γ^2 \sum ‖u_t‖^2` for every sequence of inputs: the
-    gain, or H∞ norm, is at most γ. This bound holds for all originals, and also for the weight after rounding
-    to its dtype, up to underflow in float16.
+    gain, or H∞ norm, is at most γ. The bound γ holds for all originals, and also after the weight is rounded
+    to its dtype, except for underflow in float16.
 
     Example:
         >>> system = torch.nn.Linear(8 + 2, 8 + 3)
@@ -60,11 +61,11 @@ class BoundedGain(Searched):
         gain: The bound γ > 0.
         states: The number n of states: A is the n x n block at the upper left.
         radius: The bound r of the spectral radius of A, 0 < r ≤ 1. The default is 1. With r < 1 the gain is
-            at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets at this rate. The
-            gain is then the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
-        moduli: For ``init="paper"``: the least and the largest modulus of the eigenvalues of A, divided by r,
-            from 0 to below 1. A mode of modulus m decays to m^k in k steps: for long memories take numbers
-            close to 1.
+            at most γ also for signals weighted by :math:`r^{-t}`, so the system forgets past inputs at the
+            rate r. With a radius r, the gain is the largest norm of C(zI - A)⁻¹B + D for \|z\| ≥ r.
+        moduli: The least and the largest modulus of the eigenvalues of A, divided by r, for ``init="paper"``.
+            Both numbers are at least 0 and below 1. A mode of modulus m decays to m^k in k steps: for long
+            memories take numbers close to 1.
 
     Raises:
         ValueError: If an argument is outside its range; at registration, if the weight does not have more
@@ -73,33 +74,37 @@ class BoundedGain(Searched):
 
     .. math:: W = S^{-1} (K^T K + I/4)^{-1} K^T S', \quad S = \mathrm{diag}(T, I),\; S' = \mathrm{diag}(T, γI)
 
-    has this gain for every K and every invertible T, and every system of a smaller gain with ρ(A) < 1 has
-    this form. The derivation stands above the code in ``spectral_param/functional/_bounded_gain.py``.
-    Sources: the bounded real lemma; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state
-    space models" (2025), whose set is complete for square systems.
+    This formula is for r = 1. W has a gain of at most γ for every K and every invertible T, and every system
+    with a gain below γ and ρ(A) < 1 has this form. The derivation stands above the code in
+    ``spectral_param/functional/_bounded_gain.py``. Sources: the bounded real lemma; Massai and
+    Ferrari-Trecate, "Free parametrization of L2-bounded state space models" (2025), whose parametrization
+    reaches all such systems if they have as many inputs as outputs.
 
-    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. Its originals are K
+    The weight has shape ``(..., n + p, n + m)`` for m inputs and p outputs, and is real. The originals are K
     of shape ``(..., n + m, n + p)`` and T of shape ``(..., n, n)``, but only the upper triangle of T is used.
-    A step takes one Cholesky factor, triangular solves and products, in double precision, but no eigenvalues.
+    A step takes one Cholesky factorization, triangular solves and products in double precision. No
+    eigenvalues are computed.
 
     Registration starts from the given weight. A weight outside the set keeps its frequency response up to a
-    factor: D is multiplied by γ divided by the gain, B and C by the square root of this number. Before that,
-    an A that is not stable up to rounding is scaled to the spectral radius 0.99 r. Where rounding errors are
-    too large to prove the gain, as for long series of filters in single precision, the factor is smaller, by
-    at most 10 %. The check is done in units of the states that balance the couplings, so B and C may be of
-    very different sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more
-    states in series with couplings of 1000.
+    factor s = γ/gain: D is multiplied by s, and B and C by √s. Before this scaling, an A that is not stable
+    up to rounding is scaled to the spectral radius 0.99 r. If rounding errors are too large to prove the
+    gain, as for long series of filters in single precision, the factor s is smaller, by at most 10 %. The
+    check first scales the states so that the couplings are balanced; so B and C may be of very different
+    sizes. A weight whose gain cannot be proven at all is refused: for instance, ten or more states in series
+    with couplings of 1000.
 
-    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for this weight
-    must reproduce each of its four blocks to a relative error of 1e-6, or to rounding if rounding is larger.
-    The bound on the gain is for a state of zero at time 0. A state x adds at most xᵀPx, see
-    :meth:`certificate`.
+    A weight assigned later must have a gain of at most γ, up to rounding. The originals found for an assigned
+    weight must reproduce each of the blocks A, B, C and D to a relative error of 1e-6, or to rounding if
+    rounding is larger.
+    The bound on the gain assumes that the state is zero at time 0. A state x at time 0 adds at most xᵀPx to
+    the sum of ‖y‖², see :meth:`certificate`.
 
-    On the bound the derivative towards the inside is zero, as for every smooth map onto this set: training
-    reaches the bound and leaves it again, but slowly. If this matters, start with a smaller gain.
+    On the bound the map's derivative towards the inside is zero, as for every smooth map onto this set. So
+    training reaches the bound and leaves the bound again, but slowly. If the speed matters, start from a
+    weight with a smaller gain.
 
     The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
-    with which training would start after registration, a little inside.
+    with which training would start after registration, a little inside the set.
     """
 
     shapes = "any"
@@ -138,7 +143,7 @@ class BoundedGain(Searched):
         return bounded(K, T, self.gain, self.radius, self._eps_of(K))
 
     def evaluate(self, K: Tensor, T: Tensor) -> Map:  # type: ignore[override]
-        """Return W with a hand-written gradient."""
+        """Return W, as a map with a hand-written gradient."""
         return evaluate(K, T, self.gain, self.radius, self._eps_of(K))
 
     def search(self, W: Tensor, eps: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -148,7 +153,7 @@ class BoundedGain(Searched):
         relative distance to this system is returned in place of the excess.
 
         Raises:
-            InManifoldError: If no gain can be proven in this dtype.
+            InManifoldError: If no gain can be proven in the dtype of the weight.
         """
         exact = to_double(W.detach().cpu())
         exact = exact / block_scales(exact, self.states, self.radius, 1.0, self.gain)
@@ -160,16 +165,16 @@ class BoundedGain(Searched):
         return self._originals(W, [*found]), distance
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return originals for an A with eigenvalues uniform on the ring between the two moduli.
+        """Return originals for an A whose eigenvalues are uniformly distributed between the two moduli.
 
-        B and C are random, and a little smaller than the gain allows, because the map is flat on the bound. T
-        is the identity.
+        B and C are random, and a little smaller than the bound on the gain allows, because the map is flat on
+        the bound. T is the identity.
         """
         n, (p, m) = self.states, (size - self.states for size in like.shape[-2:])
         batch = like.shape[:-2]
         low, high = (modulus**2 for modulus in self.moduli)
         A = init.henaff_(torch.empty(*batch, n, n, dtype=torch.float64, device="cpu"))
-        # Both rows of a rotation get the same modulus.
+        # Both rows of a 2x2 rotation in A get the same modulus.
         uniform = torch.rand(*batch, (n + 1) // 2, dtype=torch.float64, device="cpu")
         moduli = (low + (high - low) * uniform).sqrt()
         moduli = moduli.repeat_interleave(2, dim=-1)[..., :n]
@@ -190,10 +195,10 @@ class BoundedGain(Searched):
 
     @torch.no_grad()
     def certificate(self, K: Tensor, T: Tensor) -> Tensor:
-        r"""Return the storage function xᵀPx that proves the gain.
+        r"""Return the matrix P of the storage function xᵀPx that proves the bound γ on the gain.
 
-        :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x₀ the outputs have
-        :math:`\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \sum ‖u_t‖^2`.
+        In each step :math:`x_{t+1}^T P x_{t+1}/r^2 + ‖y_t‖^2 ≤ x_t^T P x_t + γ^2 ‖u_t‖^2`. So from any x₀ the
+        outputs have :math:`\sum ‖y_t‖^2 ≤ x_0^T P x_0 + γ^2 \sum ‖u_t‖^2`.
 
         Args:
             K: The first original.
@@ -231,7 +236,7 @@ class BoundedGain(Searched):
         return K.to(like.device, like.dtype), T.to(like.device, like.dtype)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype, eps: float) -> tuple[tuple[Tensor, Tensor], float]:
-        """Return originals, in ``dtype``, of a weight divided by gain and radius, and its distance."""
+        """Return originals in ``dtype`` of V, a weight divided by gain and radius, and the distance of V."""
         working = torch.promote_types(dtype, torch.float32)
         known = _KNOWN + relative_rounding(len(V), eps, working)
         n, eps = self.states, torch.finfo(dtype).eps
@@ -241,7 +246,7 @@ class BoundedGain(Searched):
         size, gain = float(torch.linalg.eigvals(V[:n, :n]).abs().max()), gain_of(V, n)
         is_outside = not gain <= 1 + known
         excess = self.gain * (gain - 1) if is_outside else 0.0
-        if is_outside and not size < 1 - len(V) * eps:  # Here rounding alone decides whether A is stable.
+        if is_outside and not size < 1 - len(V) * eps:  # A is unstable, or stable only by rounding.
             V[:n, :n] *= _STABLE / size
             gain = gain_of(V, n)
 
@@ -272,5 +277,5 @@ class BoundedGain(Searched):
 
 
 def _contraction(X: Tensor) -> Tensor:
-    """Return X with a norm of 0.9."""
+    """Return X scaled to the spectral norm 0.9."""
     return 0.9 * X / decomposed(torch.linalg.svdvals, X)[..., :1, None]

@@ -11,17 +11,17 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrize
 
-# Methods that initialize the parameters of a module (the second one in MultiheadAttention). The class of a
-# constrained module overrides them; see spectral_param._register.reset.
+# Methods that initialize the parameters of a module; MultiheadAttention has `_reset_parameters`. The class of
+# a constrained module overrides these methods, see spectral_param._register.reset.
 RESETS = ("reset_parameters", "_reset_parameters")
 
 
 def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a constraint."""
     give_classes_of_their_own(memo)
-    # torch.nn.RNN keeps its last weight in a list, and deepcopy refuses a tensor with a graph.
-    # Parametrizations are copied before the list of weights, so a copy of the weight's values is put into the
-    # memo here. The next forward pass replaces the copy.
+    # torch.nn.RNN keeps the weight that was read last in a list, and deepcopy refuses a tensor with a graph.
+    # Deepcopy copies parametrizations before this list, so a copy of the weight's values is put into the memo
+    # here. The next forward pass replaces the copy.
     for W in list(constraint._memory.outputs.values()):
         if id(W) not in memo:
             memo[id(W)] = W.detach().clone()
@@ -40,7 +40,7 @@ def deep_copy(constraint: Any, memo: dict[int, Any]) -> Any:
 
 
 def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -> None:
-    """Give its own class, with parametrized tensors of these names, to a module that deepcopy made."""
+    """Give a module made by deepcopy a class of its own, with parametrized tensors of these names."""
     module.__class__ = kind
     nn.Module.__init__(module)
     for name in names:
@@ -50,13 +50,13 @@ def give_class(module: nn.Module, kind: type[nn.Module], names: Iterable[str]) -
 
 
 def give_classes_of_their_own(memo: dict[int, Any]) -> None:
-    """Give its own class to each parametrized module that deepcopy is creating.
+    """Give each parametrized module that deepcopy is creating a class of its own.
 
     PyTorch makes a class for each parametrized module, with a property that computes the weight, and deepcopy
-    shares this class between module and copy. Removing a parametrization from the copy would then remove it
-    from the module, too, and the module's weight in ``torch.nn.RNN`` would silently stay constant. Also,
-    ``parametrize.cached`` would give the copy the module's weight. ``memo`` is the memo of deepcopy. A module
-    in the memo without attributes is being created.
+    shares this class between module and copy. Removing a parametrization from the copy would then remove the
+    parametrization from the module, too, and the module's weight in ``torch.nn.RNN`` would silently stay
+    constant. Also, ``parametrize.cached`` would give the copy the module's weight. ``memo`` is the memo of
+    deepcopy. A module in ``memo`` that has no attributes yet is being created.
     """
     for module in list(memo.values()):
         if isinstance(module, nn.Module) and not vars(module):

@@ -1,10 +1,10 @@
-"""Buffers whose values have a meaning: signs, flags, a permutation, an orthogonal matrix.
+"""Functions that read buffers as signs, flags, a permutation or an orthogonal matrix.
 
 Averages of models (``AveragedModel(use_buffers=True)``, moving averages, ``lerp``) and conversions to half
-precision change the numbers of a buffer; averages of integers or booleans are meaningless. So the buffers are
-floating-point. A constraint reads a buffer through one of these functions, which turn any numbers into signs,
-flags, a permutation or an orthogonal matrix. The mean of equal buffers gives the same value as each of the
-buffers.
+precision change the numbers of a buffer. Averages of integers or booleans would be meaningless, so the
+buffers are floating-point. A constraint reads a buffer through a function of this file, which turns any
+numbers into valid signs, flags, a permutation or an orthogonal matrix. The mean of several equal buffers
+gives the same signs, flags, permutation or orthogonal matrix as each of the buffers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def signs(x: Tensor, like: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 
 def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
-    """Return flags for the rows where a pair begins: never for two neighbours, nor for the last row."""
+    """Return flags of the rows at which a pair of rows begins.
+
+    Neighbouring rows are never both flagged, and the last row is never flagged.
+    """
     found = x.real > 0.5
     return torch.nn.functional.pad(
         found[..., :-1] & ~torch.nn.functional.pad(found[..., :-2], (1, 0)), (0, 1)
@@ -34,14 +37,14 @@ def starts_of_pairs(x: Tensor) -> Tensor:  # (..., n) -> (..., n)
 
 
 def permutation_to_digits(permutation: Tensor, dtype: torch.dtype) -> Tensor:  # (n,) -> (3, n)
-    """Return the digits of the indices in base 256, the lowest first."""
+    """Return the digits of the indices in base 256, the lowest digit first."""
     powers = torch.tensor([1, _BASE, _BASE**2], dtype=torch.int64, device=permutation.device)
     return (permutation // powers[:, None] % _BASE).to(dtype)
 
 
 def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
-    """Return the permutation: the ranks of the numbers with these digits."""
-    # Sums of digits of indices are below 2^24, which single precision holds exactly.
+    """Return a permutation whose entry i is the rank of the number with the digits ``digits[:, i]``."""
+    # The indices are below 2^24, so single precision represents them exactly.
     powers = torch.tensor([1.0, _BASE, _BASE**2], dtype=torch.float32, device="cpu")
     powers = powers.to(digits.device, non_blocking=True)
     order = torch.argsort((digits.real.float().round() * powers[:, None]).sum(dim=0), stable=True)
@@ -49,20 +52,23 @@ def permutation(digits: Tensor) -> Tensor:  # (3, n) -> (n,)
 
 
 def orthogonal(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return a copy of B if it is orthogonal to rounding, else an orthogonal matrix near B."""
+    """Return a copy of B if B is orthogonal up to rounding, else an orthogonal matrix near B."""
     if not B.is_cpu:
         return orthogonal_unseen(B)
-    B = B.clone()  # Copy first: another thread may write to B after the check.
+    B = B.clone()  # Copied before the check, because another thread may write to B after the check.
     n, eps = B.shape[-1], torch.finfo(B.dtype).eps
     x = torch.randn(n, 4, dtype=B.dtype, device="cpu", generator=torch.Generator().manual_seed(n))
     defect = float((B.mT @ (B @ x) - x).abs().amax())
-    # Rounding leaves 3 sqrt(n) eps, see functional.cayley; averaging may add ten times this number.
+    # Rounding gives an orthogonal matrix of functional.cayley a defect of up to 3 sqrt(n) eps. An average of
+    # such matrices may have ten times this defect.
     if defect <= 30 * n**0.5 * eps or not bool(B.isfinite().all()):
         return B
     return polar_factor(B.double()).to(B.dtype)
 
 
 def orthogonal_unseen(B: Tensor) -> Tensor:  # (..., n, n)
-    """Return an orthogonal matrix near B without branching on values, because graphs record no branches."""
-    Q, R = torch.linalg.qr(B)  # With these signs, Q is an orthogonal B to rounding.
+    """Return an orthogonal matrix near B without branching on values: a recorded graph has no branches."""
+    Q, R = torch.linalg.qr(B)
+    # The signs of Q are changed as if R had a positive diagonal. For an orthogonal B this gives Q = B, up to
+    # rounding.
     return torch.where(R.diagonal(dim1=-2, dim2=-1).signbit()[..., None, :], -Q, Q)

@@ -7,13 +7,13 @@ import warnings
 
 from spectral_param.errors import DegenerateEigenvalueWarning
 
-#: Last words of a warning: how long W is computed in the way that the warning describes.
+#: The end of a warning: this text says how long W is computed in the way that the warning describes.
 UNTIL = "in this precision, until T has moved away from such matrices"
 
 
 def warn_of_weight(message: str, category: type[Warning] = DegenerateEigenvalueWarning) -> None:
     """Emit a warning that shows the line that reads, registers or projects a weight."""
-    # This line is in the innermost caller outside of this library and torch.
+    # Find the innermost caller outside of this library and torch: the warning shows the caller's line.
     level, frame = 1, inspect.currentframe()
     while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("spectral_param", "torch"):
         level, frame = level + 1, frame.f_back

@@ -17,10 +17,10 @@ from spectral_param.functional._checks import check_real
 
 
 class DoublyStochastic(Parametrization):
-    r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1: it mixes without amplification.
+    r"""Square weight with entries ≥ 0 whose rows and columns have the sum 1; it mixes without amplifying.
 
-    The weight has norm 1, as has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the entries of Wx and x
-    have the same mean. If a network computes a matrix for each token, use
+    The weight has the spectral norm 1, and so has any product of such weights: :math:`‖Wx‖ ≤ ‖x‖`, and the
+    entries of Wx and x have the same mean. If a network computes a matrix for each token, use
     :func:`spectral_param.functional.doubly_stochastic`, the function behind this constraint.
 
     Example:
@@ -35,28 +35,30 @@ class DoublyStochastic(Parametrization):
         1.0
 
     Args:
-        floor: ε, 0 <= ε < 1. No entry is below ε/n. All singular values but the first, which is 1, are then
-            at most 1 - ε, so that each step multiplies differences between the entries of x by at most 1 - ε.
-            The default, 0, bounds nothing.
+        floor: A number ε, 0 <= ε < 1. No entry is below ε/n. The largest singular value is 1, and all other
+            singular values are at most 1 - ε, so that each step multiplies the deviation of x from its mean
+            by at most 1 - ε. With the default, 0, entries are at least 0.
 
     Raises:
         ValueError: If ``floor`` is outside its range.
 
-    :math:`W = (1 - ε) S + ε/n` for the doubly stochastic :math:`S_{ij} = e^{T_{ij} + f_i + g_j}` of the
-    logits T. Sources: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic
-    matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of a residual
-    network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
+    The weight is :math:`W = (1 - ε) S + ε/n` with the doubly stochastic matrix
+    :math:`S_{ij} = e^{T_{ij} + f_i + g_j}`. T holds the logits; the vectors f and g are such that all rows
+    and columns have the sum 1. Sources: Sinkhorn, "A relationship between arbitrary positive matrices and
+    doubly stochastic matrices" (Annals of Mathematical Statistics 35, 1964); for the mixing of the streams of
+    a residual network, Xie et al., "mHC: Manifold-Constrained Hyper-Connections" (arXiv 2512.24880).
 
-    Registration takes a square weight without negative entries, scales its rows and columns to the sum 1,
-    and, if the result has an entry below ε/n, mixes the result with 1/n until all entries are at least ε/n.
-    If the positive entries are not a union of permutations (as in a triangular matrix of ones), some zeros
-    become positive, or some positive entries zero; see :func:`~spectral_param.functional.doubly_stochastic`.
-    Negative entries and rows or columns without a positive entry are refused. For a random start take
-    ``init="paper"``, which draws Gaussian logits T.
+    Registration takes a square weight without negative entries, and scales its rows and columns to the sum 1.
+    If the result S has an entry below ε/n, S is replaced by (1 - s) S + s/n, with the smallest s for which
+    all entries are at least ε/n. If the positive entries are not a union of permutations
+    (as in a triangular matrix of ones), some zeros become positive, or some positive entries become zero; see
+    :func:`~spectral_param.functional.doubly_stochastic`. Negative entries and rows or columns without a
+    positive entry are refused. For a random start take ``init="paper"``, which draws Gaussian logits T.
 
-    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error (and an entry of ε/n grows by this
-    number). The derivative of such an entry is as small: **zeros stay zeros in training**. To let all entries
-    train, register a mixture, as in the example: ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}`, which is less than a rounding error. (With the floor ε, an
+    entry of ε/n grows by about :math:`e^{-60}`.) The derivative of such an entry is equally small, so **zeros
+    stay zeros in training**. To let all entries train, register a mixture, as in the example:
+    ``0.9 * W + 0.1 / n``.
     """
 
     by_map_alone = stochastic.NO_ZEROS
@@ -83,22 +85,22 @@ class DoublyStochastic(Parametrization):
         check_real(W, "DoublyStochastic", stochastic.AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the larger of two errors: of a sum, and n times what an entry lacks to reach ε/n."""
+        """Return ``stochastic.largest_error`` of W, and the rounding error of this number."""
         rounding = relative_rounding(W.shape[-1], eps, W.dtype)
         return stochastic.largest_error(W, self.floor, dims=(-1, -2)), rounding
 
     def near(self, W: Tensor) -> Tensor:
-        """Return W with scaled rows and columns, and mixed with 1/n where an entry is below ε/n.
+        """Return W with rows and columns scaled to the sum 1; ``stochastic.raised`` lifts entries below ε/n.
 
         Raises:
-            ValueError: For negative entries, and rows or columns of zeros.
+            ValueError: If W has negative entries, or a row or column of zeros.
         """
         stochastic.check_scalable(W, (-1, -2), "DoublyStochastic")
-        T = torch.where(W > 0, W.log(), -1e4)  # -1e4 stands for log 0, and is below all other logarithms.
+        T = torch.where(W > 0, W.log(), -1e4)  # -1e4 stands for log 0: all other logarithms are larger.
         return stochastic.raised(doubly.evaluate(T).value, self.floor, dims=(-2, -1))
 
     def invert(self, W: Tensor) -> Tensor:
-        """Return logits T for W: the logarithms of the S that the map makes of T."""
+        """Return logits T for W: the logarithms of S = (W - ε/n)/(1 - ε)."""
         return stochastic.logits(W, self.floor)
 
     def _set_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Constraints of other libraries as parts of ours: of a diagonal block, or of the P of a Schur form."""
+"""Constraints of other libraries as parts of BlockTriangular (a block) or of SchurForm (the matrix P)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spectral_param._parametrizations.tensors import as_tuple, is_trained, real_
 class Foreign:
     """Adapter from a module of another library to the interface of :class:`Parametrization`.
 
-    The module, such as a manifold of geotorch, has ``forward`` and ``right_inverse``, and ``sample`` if it
-    refuses matrices outside its set. Without ``right_inverse`` the matrix itself is the original, as in
-    PyTorch.
+    The module, such as a manifold of geotorch, has the methods ``forward`` and ``right_inverse``. A module
+    that refuses matrices outside its set also has ``sample``. Without ``right_inverse`` the matrix itself is
+    the original, as in PyTorch.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -29,18 +29,18 @@ class Foreign:
         return self.module(*originals)
 
     def evaluate(self, *values: Tensor) -> Map:
-        """Return the matrices for plain tensors; the gradient is autograd's."""
+        """Return the module's output for tensors without a graph; autograd computes the gradient."""
         return recorded(self.reference, *values)
 
     @property
     def by_map_alone(self) -> str:
-        """Why no optimizer can hold a weight in this set."""
+        """The reason why no optimizer can hold a weight in this set; empty if an optimizer can."""
         if isinstance(self.module, nn.Identity):
             return ""
         return f"{type(self.module).__name__} is of another library"
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
-        """Return W: only the identity, which has no constraint, can be held after a step."""
+        """Return W. This method is called only for ``nn.Identity``, whose set contains every matrix."""
         return W
 
     def check_matrices(self, W: Tensor) -> None:
@@ -55,7 +55,10 @@ class Foreign:
         return W.real.new_zeros(W.shape[:-2]), 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return geotorch's unchecked projection of W (LowRank has one, for instance), or a sample."""
+        """Return geotorch's projection of W if there is one (as in LowRank), else a sample of the set.
+
+        If the module has no method ``sample``, W is returned.
+        """
         module: Any = self.module
         if not hasattr(module, "sample"):
             return W
@@ -72,12 +75,12 @@ class Foreign:
         return W if inverse is None else inverse(W)
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W, or a member near it if the module refuses W and this is the first weight."""
+        """Return W; at registration, return a member near W if the module refuses W."""
         distance, _ = self.outside(W, eps)
         return self.near(W) if is_first and bool(distance.any()) else W
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Any:
-        """Return the originals of W, or of a member near it if this is the first weight."""
+        """Return the originals of W; at registration, of a member near W if the module refuses W."""
         return self.invert(self.members(W, eps, is_first))
 
     def start(self, like: Tensor) -> Any:

@@ -34,17 +34,19 @@ class FourierUnitary(Parametrization):
         72
 
     Source: Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks" (ICML 2016).
-    D_i are diagonal matrices of phases, R_i = I - 2vv*/(v*v) reflections, F is the unitary Fourier transform,
-    and Π a permutation, drawn at registration and shared by the matrices of a batch. The buffer
-    ``permutation`` has the indices of Π as digits in base 256, which are exact in half precision, too.
+    The D_i are diagonal matrices of phases, the R_i = I - 2vv*/(v*v) are reflections, F is the unitary
+    Fourier transform, and Π is a random permutation, drawn at registration and shared by the matrices of a
+    batch. The buffer ``permutation`` has the indices of Π as digits in base 256, which are exact in half
+    precision, too.
 
     The weight is complex, of shape ``(..., n, n)``. The vectors v (complex, shape ``(..., 2, n)``) are
-    ``original0``, the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no reflection.
+    ``original0``, and the phases (shape ``(..., 3, n)``) are ``original1``. A zero vector means no
+    reflection.
 
-    No method is known to compute the parameters of a given matrix. So registration takes ``init="paper"``,
-    which is random, and only the weight of the last evaluation can be assigned.
+    No method is known to compute the parameters of a given matrix. So registration needs the random
+    ``init="paper"``, and only the weight that was read last can be assigned.
 
-    ``distance`` and ``project`` recognise only the weight of the last evaluation as a member.
+    ``distance`` and ``project`` recognise only the weight that was read last as a member.
     """
 
     permutation: Tensor
@@ -57,7 +59,7 @@ class FourierUnitary(Parametrization):
 
     def reference(self, v: Tensor, phases: Tensor) -> Tensor:  # type: ignore[override]
         """Return W for v ``(..., 2, n)`` and phases ``(..., 3, n)``."""
-        phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases and leaves v.
+        phases = as_real(phases).to(v.real.dtype)  # Module.double converts the phases, but not v.
         return fourier_operator(v, phases, permutation(self.permutation))(identity_like(v)).mT
 
     def operator(self, v: Tensor, phases: Tensor) -> Callable[[Tensor], Tensor]:
@@ -85,14 +87,14 @@ class FourierUnitary(Parametrization):
             )
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Raise: no method is known that finds the parameters of a weight."""
+        """Raise, because no method is known that finds the parameters of a weight."""
         raise self._has_no_inverse("parameters", "ScaledCayley or Givens, which reach every unitary weight")
 
     def start(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the paper's start: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
+        """Return originals as in the paper: vectors uniform in [-1, 1], phases uniform in [-π, π]."""
         n = like.shape[-1]
         self.permutation = permutation_to_digits(torch.randperm(n, device=like.device), like.real.dtype)
-        # Uniform real and imaginary parts.
+        # Real and imaginary parts are uniform in [-1, 1].
         v = torch.view_as_complex(like.real.new_empty((*like.shape[:-2], 2, n, 2)).uniform_(-1, 1))
         return v, like.real.new_empty((*like.shape[:-2], 3, n)).uniform_(-math.pi, math.pi)
 
@@ -106,7 +108,7 @@ class FourierUnitary(Parametrization):
         return 2 * v.numel() * is_trained(v) + phases.numel() * is_trained(phases)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load digits, or indices, which are converted to digits."""
+        """Load the digits of the permutation; a permutation saved as indices is converted to digits."""
         indices = state_dict.get(f"{prefix}permutation")
         if indices is not None and not indices.is_floating_point():
             digits = permutation_to_digits(indices, self._like_real.dtype)

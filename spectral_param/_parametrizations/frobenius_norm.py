@@ -1,4 +1,4 @@
-"""Weights, rows, columns or filters of given Frobenius norm: spheres and balls."""
+"""Weights whose Frobenius norm, or the norm of each row, column or filter, is given or bounded."""
 
 from __future__ import annotations
 
@@ -42,25 +42,28 @@ class FrobeniusNorm(Measured):
 
     Args:
         norm: The norm c > 0: a number, or a tensor with one number for each slice (or gate, or slice of a
-            gate). ``"present"``: the norms at registration, which the ``state_dict`` saves.
-        mode: ``"equal"``, the default: ‖W‖ = c. ``"at_most"``: T is scaled only where ‖T‖ > c, and else
-            W = T, bit for bit.
+            gate). ``"present"`` means the norms at registration; the ``state_dict`` saves these numbers.
+        mode: With ``"equal"``, the default, ‖W‖ = c. With ``"at_most"``, a slice T is scaled only if ‖T‖ > c;
+            otherwise W = T, bit for bit.
         dim: The axis, counted from 0, that numbers the slices: each index of this axis is one slice, and the
-            norm is over all other axes. So 0 means rows of a linear layer, vectors of an embedding, filters
-            of a convolution; 1 means columns, or the filters of a transposed convolution without groups.
-            ``None``, the default: the whole weight. (-1 is refused, because it means the whole weight to
-            PyTorch's ``weight_norm``, but the last axis to ``torch.renorm``.)
+            norm is over all other axes. So ``dim=0`` means rows of a linear layer, vectors of an embedding,
+            or filters of a convolution; ``dim=1`` means columns of a linear layer, or the filters of a
+            transposed convolution without groups.
+            ``None``, the default, means that the whole weight is one slice. (-1 is refused, because -1 means
+            the whole weight in PyTorch's ``weight_norm``, but the last axis in ``torch.renorm``.)
 
     Raises:
         ValueError: If an argument is outside its range; at registration, if the weight has no axis ``dim``,
             or if, with ``"equal"`` or ``"present"``, a slice is zero. The message names this slice.
 
-    The weight has any number of dimensions from 1 on, and is real or complex. It is one weight, not a batch.
-    A kernel has the axes of its PyTorch tensor, also with groups. Each gate of an LSTM or GRU is scaled
-    separately, and ``dim`` is an axis of one gate. A weight of one dimension is one slice.
+    The weight has any number of dimensions from 1 on, and is real or complex. A weight of three dimensions is
+    one weight, not a batch of matrices. For the kernel of a convolution, also with groups, ``dim`` is an axis
+    of PyTorch's tensor. Each gate of an LSTM or GRU is scaled separately, and ``dim`` is an axis of one gate.
+    A weight of one dimension is one slice.
 
-    The gradient of T is :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)` for E = T/‖T‖, the part of G along
-    the sphere. Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
+    With the gradient G of W and E = T/‖T‖, the gradient of T is
+    :math:`(c / ‖T‖)(G - E \operatorname{Re}<E, G>)`, a multiple of the part of G tangent to the sphere.
+    Sources: Salimans and Kingma, "Weight Normalization: A Simple Reparameterization to Accelerate
     Training of Deep Neural Networks" (NeurIPS 2016), equation 3, with a fixed length; Srivastava, Hinton,
     Krizhevsky, Sutskever and Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting" (JMLR 2014), for rows with ``"at_most"``, there called max-norm.
@@ -68,19 +71,20 @@ class FrobeniusNorm(Measured):
     Slices without a derivative have defined results:
 
     - NaN or infinity in a slice of T gives NaN in this slice of W and in the gradient.
-    - No multiple of a zero slice has the norm c. Such a slice stays as it is. With ``"equal"`` a zero slice
-      is refused at registration. If a slice becomes zero in training, a
+    - No multiple of a zero slice has the norm c, so a zero slice is not changed. With ``"equal"`` a zero
+      slice is refused at registration. If a slice becomes zero in training, a
       :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once, for weights on the CPU. The
       row ``padding_idx`` of an embedding stays zero without a warning.
 
     With ``optimizer=`` (the weight is projected after each step), the optimizer gets only the part of the
-    gradient along the sphere. With ``"at_most"``, this holds for slices of norm c that a step would lengthen;
-    other slices get the whole gradient. So the weight stops at stationary points of the constrained problem,
-    even if the optimizer divides the gradient entry by entry, as Adam does. With ``optimizer=``,
-    ``"present"`` needs ``"equal"``, because a checkpoint of the weight alone shows the norms only then.
+    gradient tangent to the sphere. With ``"at_most"``, the gradient is reduced to the tangent part only for
+    slices of norm c that a step would lengthen. So the weight stops at stationary points of the constrained
+    problem, even if the optimizer divides the gradient entry by entry, as Adam does. With ``optimizer=``,
+    ``"present"`` needs ``"equal"``: a checkpoint has only the weight then, and only with ``"equal"`` can the
+    bounds be read from the weight.
 
-    The distance of a slice from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c.
-    ``project`` returns the nearest weight of the set: each slice is scaled.
+    The distance of a slice W from the set is the modulus of ‖W‖ - c with ``"equal"``, and max(‖W‖ - c, 0)
+    with ``"at_most"``. ``project`` returns the nearest weight of the set: each slice is scaled.
     """
 
     shapes = "any"
@@ -103,19 +107,19 @@ class FrobeniusNorm(Measured):
         return axis
 
     def _layout_of(self, W: Tensor) -> Slices:
-        # The groups of a convolution are not treated as blocks.
+        # The groups of a convolution do not count as blocks: ``dim`` is an axis of the whole kernel.
         return slices_of(W, "FrobeniusNorm", self.dim, 1 if self.kernel_dims else self.gates)
 
     # The map --------------------------------------------------------------------------------------------
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return c T/‖T‖, or T where the mode does not scale."""
+        """Return c T/‖T‖, or T for slices that the mode does not scale."""
         return _scaled(T, self._bound_for(T), self.mode)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return c T/‖T‖ or T for plain tensors, with the gradient."""
+        """Return c T/‖T‖ or T for a T without a graph, with a hand-written gradient."""
         E, size = spheres.polar_of_values(T)
-        if isinstance(self.norm, str):  # "present", after another parametrization.
+        if isinstance(self.norm, str):  # After another parametrization, the first T determines "present".
             self._take_present(size)
         c = self._bound_for(T)
         scales = _scales(size, c, self.mode)
@@ -145,7 +149,7 @@ class FrobeniusNorm(Measured):
         )
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries, scaled to the norm; zeros for an embedding's ``padding_idx``."""
+        """Return Gaussian entries, scaled to the norm c; an embedding's row ``padding_idx`` is zero."""
         T = torch.randn_like(like)
         if self.padding_idx is not None:
             W = self._layout.join(T).clone()
@@ -169,32 +173,33 @@ class FrobeniusNorm(Measured):
         return torch.where(self._is_padding(measured.size), 0, distance), resolution
 
     def near(self, W: Tensor, eps: float | None = None, solution: None = None) -> Tensor:
-        """Return the nearest members, without branches on values of tensors; a zero slice stays.
+        """Return the nearest members, without branches on values of tensors; zero slices do not change.
 
         After a step of an optimizer (``eps`` is given), slices that are members up to rounding do not change.
-        Rounding of the entries to half precision changes the norm by at most a relative eps/2.
+        For half precision the tolerance is larger by eps/2, because rounding of the entries changes the norm
+        by at most a relative eps/2.
         """
         own = torch.finfo(W.dtype).eps
         rounding = self.ROUNDINGS * own + (eps / 2 if eps is not None and eps > own else 0.0)
         return self._near(W, 0.0 if eps is None else rounding)
 
     def _near(self, W: Tensor, rounding: float) -> Tensor:
-        """Return the nearest members; slices outside by at most the relative error ``rounding`` stay."""
+        """Return the nearest members; slices within the relative distance ``rounding`` do not change."""
         E, size = spheres.polar_of_values(W)
         c = self._bound_at(W, size)
         excess = size - c
-        # Not `<=`: NaN stays.
+        # A comparison with NaN is False, so slices with NaN do not change.
         moves = (excess.abs() if self.mode == "equal" else excess) > rounding * c
         return _chosen(moves & ~_is_zero(size), E.mul_(c[..., None, None]), W)
 
     @property
     def one_set(self) -> object:  # type: ignore[override]
-        """The norm and the mode if all slices have the same norm, else None."""
+        """The norm and the mode as a key, if all slices have the same norm, else None."""
         number = self._number()
         return None if number is None else ("Frobenius norm", number, self.mode)
 
     def tangent(self, W: Tensor, D: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return D - W Re<W, D>/‖W‖² for each (active) slice, D for other slices, and D where W is zero."""
+        """Return D - W Re<W, D>/‖W‖² for active slices of W; return D for other slices and zero slices."""
         along = spheres.tangent(W, D)
         return along if active is None else _chosen(active, along, D)
 
@@ -208,7 +213,7 @@ class FrobeniusNorm(Measured):
         return is_on_boundary & (spheres.inner(E, G) < 0)
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
-        """Return each gate as a matrix, one row for each index of axis 0; None for slices and vectors."""
+        """Return each gate as a matrix whose rows are the indices of axis 0; None for slices or a vector."""
         layout = self._layout
         assert isinstance(layout, Slices)
         rows, *others = layout.shape
@@ -230,7 +235,7 @@ class FrobeniusNorm(Measured):
     # Zero slices ----------------------------------------------------------------------------------------
 
     def check_start(self, W: Tensor) -> None:
-        """Raise for zero slices, no multiple of which has the given norm."""
+        """Raise for zero slices, because no multiple of a zero slice has the given norm."""
         if self.mode != "equal" and not self._is_present:
             return
         where = self._zeros(spheres.norms(W)).nonzero().tolist()
@@ -282,7 +287,7 @@ class FrobeniusNorm(Measured):
 
 
 def _checked_dim(dim: object) -> int | None:
-    """Return the argument ``dim``."""
+    """Return the argument ``dim``; raise if ``dim`` is not an axis >= 0 or None."""
     if dim is None:
         return None
     try:
@@ -296,13 +301,13 @@ def _checked_dim(dim: object) -> int | None:
 
 
 def _scaled(T: Tensor, c: Tensor, mode: Mode) -> Tensor:
-    """Return c T/‖T‖, or T where the mode does not scale, by torch's operations."""
+    """Return c T/‖T‖, or T for slices that the mode does not scale, by torch's operations."""
     E, size = spheres.polar(T)
     return _chosen(_scales(size.detach(), c, mode), E * c[..., None, None], T)
 
 
 def _scales(size: Tensor, c: Tensor, mode: Mode) -> Tensor:
-    """Return which slices of these norms are scaled. A norm of NaN counts, so that W becomes NaN."""
+    """Return which slices, of norms ``size``, are scaled. A slice of norm NaN is scaled, so W becomes NaN."""
     scales = ~_is_zero(size)
     if mode == "equal":
         return scales
@@ -310,7 +315,7 @@ def _scales(size: Tensor, c: Tensor, mode: Mode) -> Tensor:
 
 
 def _is_zero(size: Tensor) -> Tensor:
-    """Return where no multiple of a slice has a given norm: at zero, or where 1/‖T‖ overflows."""
+    """Return which norms count as zero: 0, and norms so small that 1/‖T‖ overflows."""
     return size < torch.finfo(size.dtype).tiny
 
 

@@ -45,30 +45,30 @@ class Givens(Orthonormal, same_set=True):
     Args:
         layers: Number L of layers, from 1 to n. ``None``, the default, is the largest number: n for
             ``"rectangular"``, log2 n for ``"fft"``. The default of the authors' code is 2.
-        order: ``"rectangular"``, the default: layers rotate neighbours, alternately (1,2), (3,4), … and
-            (2,3), (4,5), …. ``"fft"``: layer i rotates pairs at distance n/2^i, so that log2 n layers connect
-            every coordinate with every other; n must be a power of two.
+        order: With ``"rectangular"``, the default, layers rotate pairs of neighbouring coordinates,
+            alternately (1,2), (3,4), … and (2,3), (4,5), …. With ``"fft"``, layer i rotates pairs at distance
+            n/2^i, so that log2 n layers connect each coordinate with all others; n must be a power of two.
 
     Raises:
-        ValueError: If ``layers`` or ``order`` has another value.
+        ValueError: If ``layers`` or ``order`` does not have one of the values above.
 
     Source: Jing, Shen, Dubček, Peurifoy, Skirlo, LeCun, Tegmark and Soljačić, "Tunable Efficient Unitary
     Neural Networks (EUNN) and their application to RNNs" (ICML 2017). Each layer rotates disjoint pairs of
     coordinates; n layers have n(n-1)/2 rotations.
 
-    - Real weight: rotations by angles θ, the weight's ``original``. D = diag(±1) is the buffer ``signs``.
-      Only registration and assignment choose D.
-    - Complex weight: rotations by angles θ with phases φ, and D = diag(exp iω). θ, φ and ω are ``original0``,
-      ``original1`` and ``original2``, all real.
+    - For a real weight, the rotations have angles θ, the weight's ``original``. D = diag(±1) is the buffer
+      ``signs``. Only registration and assignment choose D.
+    - For a complex weight, the rotations have angles θ and phases φ, and D = diag(exp iω). θ, φ and ω are
+      ``original0``, ``original1`` and ``original2``, all real.
 
     The weight has shape ``(..., n, n)``. With L = n, registration starts from the nearest orthogonal
     (unitary) matrix. With fewer layers, and in the FFT order, no good method is known to find the nearest
-    matrix of the set: registration then takes ``init="paper"``, which is random, and only the weight of the
-    last evaluation can be assigned.
+    matrix of the set. In both cases registration needs the random ``init="paper"``, and only the weight that
+    was read last can be assigned.
 
-    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set. With few layers, only the weight of the last evaluation
-    counts as a member.
+    The distance of a weight from the set is the Frobenius norm ‖WᴴW - I‖, which bounds ``|σᵢ² - 1|`` for each
+    singular value σᵢ; ``project`` takes the nearest weight of the set. With fewer than n layers, and in the
+    FFT order, only the weight that was read last counts as a member.
     """
 
     order: Order
@@ -89,7 +89,7 @@ class Givens(Orthonormal, same_set=True):
         self.register_buffer("signs", None)
 
     def reference(self, *originals: Tensor) -> Tensor:
-        """Return W; θ and φ have one entry for each rotation, ω has one for each row."""
+        """Return W; θ and φ have one entry for each rotation, and ω has one entry for each row."""
         theta, phi, d = self._rotations(*[as_real(t) for t in originals])
         return givens_operator(theta, phi, d, order=self.order)(identity_like(d)).mT
 
@@ -119,7 +119,8 @@ class Givens(Orthonormal, same_set=True):
         """Return ‖WᴴW - I‖.
 
         Raises:
-            InManifoldError: For few layers, whose angles cannot be computed from W.
+            InManifoldError: For fewer than n layers and in FFT order, because no method is known to compute
+                the angles of W.
         """
         layers = self._num_layers(W.shape[-1])
         if self.order == "fft" or layers < W.shape[-1]:
@@ -144,14 +145,14 @@ class Givens(Orthonormal, same_set=True):
         if like.is_complex():
             omega = torch.empty_like(d.real).uniform_(-math.pi, math.pi)
             d = torch.polar(torch.ones_like(omega), omega)
-        # The tensors must not be views of one tensor: torch.export and safetensors ask for separate memory.
+        # Cloned, because torch.export and safetensors refuse tensors that are views of one tensor.
         return self._originals(like, theta.clone(), phi.clone(), d)
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of angles: one per rotation; for a complex weight two per rotation, plus n for D.
 
-        All angles are independent. With L = n their numbers are n(n-1)/2 and n², the dimensions of the
-        orthogonal and the unitary matrices.
+        All angles are independent. With L = n, a real weight has n(n-1)/2 angles, and a complex weight n².
+        These numbers are the dimensions of the orthogonal and of the unitary group.
         """
         return sum(t.numel() for t in originals if is_trained(t))
 
@@ -162,10 +163,11 @@ class Givens(Orthonormal, same_set=True):
     def _rotations(
         self, theta: Tensor, phi: Tensor | None = None, omega: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return θ, φ and the diagonal."""
+        """Return θ, φ and the diagonal of D, in one precision."""
         if omega is not None:
             assert phi is not None
-            # Module.float converts the angles, but keeps the dtype of a complex weight.
+            # Module.float converts the angles, but keeps the dtype of a complex weight. So the angles are
+            # converted to the precision of the weight.
             exact = promoted(omega.dtype, self._like.real.dtype)
             theta, phi, omega = theta.to(exact), phi.to(exact), omega.to(exact)
             return theta, phi, torch.polar(torch.ones_like(omega), omega)

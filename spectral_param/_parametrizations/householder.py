@@ -25,8 +25,8 @@ from spectral_param.functional._householder import (
 class Householder(Orthonormal, same_set=True):
     r"""Weight with orthonormal columns: :math:`W = H_1 H_2 ⋯ H_k`, :math:`H_i = I - 2 u_i u_i^H / \|u_i\|^2`.
 
-    A square weight is orthogonal (unitary), a wide one has orthonormal rows. With k < n reflections the
-    weight has fewer parameters, and a product with a vector costs O(nk).
+    A square weight is orthogonal (unitary), and a wide weight has orthonormal rows. With k < n reflections
+    the weight has fewer parameters, and a product with a vector costs O(nk).
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -47,29 +47,29 @@ class Householder(Orthonormal, same_set=True):
 
     Source: Mhammedi, Hellicar, Rahman and Bailey, "Efficient Orthogonal Parametrisation of Recurrent
     Neural Networks Using Householder Reflections" (ICML 2017). The first i - 1 entries of the vector u_i are
-    zero. The vectors are the columns of the weight's ``original``, of shape ``(..., n, k)``; entries above
-    the diagonal are ignored. The length of a vector has no effect.
+    zero. The vectors u_i are the columns of the weight's ``original``, of shape ``(..., n, k)``; entries
+    above the diagonal are ignored. The length of a vector has no effect.
 
     - k = n reaches every orthogonal (unitary) weight, as W = H_1 ⋯ H_n D with a diagonal D of entries d_i.
     - k < n reaches every orthogonal (unitary) weight with rank(I - W) ≤ k; such a weight keeps n - k
-      dimensions fixed. Here H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
+      dimensions fixed. For k < n, H_i multiplies u_i by d_i, and vectors orthogonal to u_i by 1.
 
-    Real weight: d_i = ±1 is the buffer ``signs``, which registration and assignment choose. Training changes
-    neither d nor the determinant, which depends on d. For k = n, D replaces the paper's last reflection,
-    which is ±1. For k < n, d_i = -1: H_i is a reflection.
+    For a real weight, the numbers d_i = ±1 are the buffer ``signs``, which registration and assignment
+    choose. Training changes neither d nor the determinant, which depends on d. For k = n, D replaces the
+    paper's last reflection, which is ±1. For k < n, all d_i are -1, so H_i is a reflection.
 
-    Complex weight: d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all of these weights.
-    The vectors are ``original0``, θ is ``original1``.
+    For a complex weight, d_i = exp(iθ_i) with trained θ. Reflections alone would not reach all unitary
+    weights. The vectors are ``original0``, and θ is ``original1``.
 
-    A weight that is not square, ``(..., m, n)``, consists of the first n columns of H_1 ⋯ H_n D if it is
-    tall, and of their transpose if it is wide; k is then n. Registration takes the nearest matrix with
-    orthonormal columns, the polar factor. With k < n, registration takes ``init="paper"``, which is random,
-    and only the weight of the last evaluation can be assigned. Computing W costs three products of n × k
-    matrices. For small k a recurrence is cheaper with :meth:`operator`.
+    A tall weight ``(..., m, n)`` consists of the first n columns of H_1 ⋯ H_n D, and a wide weight is the
+    transpose of a tall weight; k is n for such weights. Registration takes the nearest matrix with
+    orthonormal columns, the polar factor. With k < n, registration needs the random ``init="paper"``, and
+    only the weight that was read last can be assigned. Computing W costs three products of n × k matrices.
+    For small k, :meth:`operator` makes a recurrence cheaper.
 
-    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set, the polar factor. With k < n only the weight of the last
-    evaluation counts as a member.
+    The distance of a weight from the set is the Frobenius norm ‖WᴴW - I‖, which bounds ``|σᵢ² - 1|`` for each
+    singular value σᵢ; ``project`` takes the nearest weight of the set, the polar factor. With k < n only the
+    weight that was read last counts as a member.
 
     A zero vector means no reflection, H = I. The gradient of a zero vector is zero, so the vector stays zero.
     Registration does not create zero vectors.
@@ -90,11 +90,11 @@ class Householder(Orthonormal, same_set=True):
 
     @property
     def acts_after(self) -> bool:  # type: ignore[override]
-        """Whether k = n: each column of the weight then has a vector."""
+        """Whether k = n: then the original has one vector per column, and so the shape of the weight."""
         return self.reflections is None
 
     def reference(self, vectors: Tensor, angles: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W for vectors ``(..., m, k)`` and, if complex, angles ``(..., k)``."""
+        """Return W for vectors ``(..., m, k)`` and, for a complex weight, angles ``(..., k)``."""
         tau, d = self._coefficients(vectors, angles)
         U, X = householder_factors(vectors.tril(), tau)
         m, n = U.shape[-2:] if self.reflections is None else X.shape[-1:] * 2
@@ -105,8 +105,8 @@ class Householder(Orthonormal, same_set=True):
         """Return the function h -> h Wᵀ on rows ``(..., n)``, which does not form W.
 
         Each call of the function takes two products with n × k matrices instead of one product with W. For
-        k well below n/2 this is faster if the same W acts many times, as in a recurrence. Factors that
-        depend only on the vectors are computed once, here.
+        k well below n/2 the function is faster if the same W acts many times, as in a recurrence. Factors
+        that depend only on the vectors are computed once, when ``operator`` is called.
 
         Args:
             originals: The tensors that the optimizer trains.
@@ -161,7 +161,8 @@ class Householder(Orthonormal, same_set=True):
         """Return ‖WᴴW - I‖.
 
         Raises:
-            InManifoldError: For fewer reflections than rows, which cannot be computed from W.
+            InManifoldError: For fewer reflections than rows, because such reflections cannot be computed from
+                W.
         """
         count = self.count(W.shape[-1])
         if count < W.shape[-1]:
@@ -190,13 +191,13 @@ class Householder(Orthonormal, same_set=True):
             return vectors, angles
         self.signs = torch.full_like(like[..., 0, :count], -1)
         if count == n:
-            # The paper's last reflection is ±1, chosen at random; other reflections have no sign.
+            # The paper's last reflection is ±1, chosen at random. All other entries of D are 1.
             self.signs = -self.signs
             self.signs[..., -1] = 1 - 2 * torch.randint_like(self.signs[..., -1], 2)
         return vectors
 
     def free_parameters(self, vectors: Tensor, angles: Tensor | None = None) -> int:  # type: ignore[override]
-        """Return the dimension of the set: k(2n-k-1)/2 for each real matrix, k(2n-k) for each complex one."""
+        """Return the dimension of the set: k(2n-k-1)/2 per real matrix, k(2n-k) per complex matrix."""
         n, k = vectors.shape[-2:]
         matrices = vectors.numel() // (n * k)
         if angles is None:
@@ -210,9 +211,9 @@ class Householder(Orthonormal, same_set=True):
     def _coefficients(
         self, vectors: Tensor, angles: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return τ (None if all are 2) and the diagonal of D (None if all are 1)."""
+        """Return the reflections' factors τ (None if all are 2) and the diagonal of D (None if all are 1)."""
         if angles is not None:
-            # Module.double converts the angles and leaves the vectors.
+            # Module.double converts the angles, but not the complex vectors.
             angles = as_real(angles).to(vectors.real.dtype)
             d = torch.polar(torch.ones_like(angles), angles)
         elif self.signs is not None:

@@ -1,4 +1,4 @@
-"""The set of a constraint: distance, projection, membership, originals of a weight."""
+"""The set of a constraint: distance and projection of a weight, membership, and originals of a member."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDINGS = 32
 
 
 class InSet(OfWeight):
-    """The set of a constraint: which weights are members, and which member replaces another weight.
+    """The set of a constraint: which weights are members, and which member replaces a weight outside.
 
     A subclass defines the set for matrices; this class converts weights with gates or kernels to matrices and
     back. Three methods find a member near W: :meth:`near` for matrices, :meth:`project` for a whole weight,
@@ -37,10 +37,10 @@ class InSet(OfWeight):
     _warned: bool
 
     def __init_subclass__(cls, same_set: bool = False, **kwargs: Any) -> None:
-        """Inherit facts about the set only if the set is the same.
+        """Inherit facts about the set of the base class only if the subclass has the same set.
 
-        A class that redefines ``outside`` or ``near`` has another set than its base class. The tangent space
-        and other facts about the base class's set are then not inherited, unless ``same_set`` is True.
+        A class that redefines ``outside`` or ``near`` has another set than its base class. Such a class
+        inherits the tangent space and other facts about the base class's set only if ``same_set`` is True.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls).keys()
@@ -68,27 +68,28 @@ class InSet(OfWeight):
     def near(self, W: Tensor) -> Tensor:
         """Return members of the set near finite matrices ``(..., m, n)``.
 
-        The result is used only for matrices that are outside by :meth:`outside`; members are kept.
+        The result is used only for matrices that :meth:`outside` finds outside the set; members are kept.
         """
         raise NotImplementedError(f"{type(self).__name__}.near: expected beside outside, got none.")
 
     #: Whether :meth:`near` itself keeps the bits of members. If so, ``near(W, eps)`` is called after a step
     #: of an optimizer, without a call of :meth:`outside`. W has single or double precision and is not changed
-    #: by the caller; eps is the relative rounding error of the entries of W. The result may depend on W and
-    #: on earlier steps of this weight, but on nothing else: so processes with equal weights keep equal
-    #: weights.
+    #: by the caller; eps is the relative rounding error of the entries of W. The result of :meth:`near` may
+    #: depend on W and on earlier steps of this weight, but on nothing else. So processes with equal weights
+    #: keep equal weights.
     keeps_members = False
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
         """Return the orthogonal projection of changes D onto the tangent space of the set at W.
 
         The inner product is Re⟨X, Y⟩, so the projection is linear, idempotent and self-adjoint. At a
-        constrained optimum the gradient is normal to the set, and its projection is zero: an optimizer that
-        gets the projection stays there, even if it divides the gradient entry by entry.
+        constrained optimum the gradient is normal to the set, and the gradient's projection is zero. So an
+        optimizer that gets the projection stays at the optimum, even if the optimizer scales the entries of a
+        gradient differently, as Adam does.
 
         Args:
             W: Members of the set ``(..., m, n)``, in single or double precision.
-            D: Changes of these members, of the same shape.
+            D: Changes of the matrices W, of the same shape.
             active: For a set with an interior, the result of :meth:`active`. By default, all parts of the
                 boundary that contain W are active.
         """
@@ -102,8 +103,8 @@ class InSet(OfWeight):
     def active(self, W: Tensor, G: Tensor) -> Any:
         """Return which parts of the boundary steps along ``-G`` would cross, for a set with an interior.
 
-        Changes are made tangent to these parts only. None, the default, means that the set has no interior:
-        every change is made tangent.
+        Changes are made tangent only to the parts that this method returns. None, the default, means that the
+        set has no interior: every change is made tangent.
 
         Args:
             W: Members of the set ``(..., m, n)``.
@@ -111,23 +112,24 @@ class InSet(OfWeight):
         """
         return None
 
-    #: Whether the step, too, is projected to the active parts, and not only the gradient. This is right for
-    #: one smooth boundary. Where several boundaries meet, a step must be able to leave one of them.
+    #: Whether the optimizer's step is made tangent to the active parts, as the gradient always is. True is
+    #: right for a set with one smooth boundary. False is right for a set with several boundaries: where
+    #: boundaries meet, a step must be able to leave one boundary.
     stays_active = True
 
     def as_matrices(self, W: Tensor) -> Tensor | None:
         """Return the matrices by which the layer multiplies; None if W consists of slices or vectors.
 
-        By default this is W itself.
+        The default is W itself.
         """
         return W
 
-    #: Whether :meth:`near` also takes matrices with NaN or infinity, and leaves them as they are. Then the
-    #: host need not wait for a device to know whether the weight is finite after a step.
+    #: Whether :meth:`near` also takes matrices with NaN or infinity, and returns such matrices unchanged. If
+    #: so, the host need not wait for a device to know whether the weight is finite after a step.
     keeps_non_finite = False
 
-    #: Whether distance, members and tangents need only sums over all entries of a matrix. Then processes that
-    #: have shards of a weight exchange these sums, not the weight.
+    #: Whether distance, members and tangents need only sums over all entries of a matrix. If so, processes
+    #: that have shards of a weight exchange sums instead of the weight.
     adds_up = False
 
     #: A key of the set. Weights of constraints with equal keys are put back into the set in one call. None if
@@ -147,12 +149,12 @@ class InSet(OfWeight):
         """Return originals that :meth:`reference` maps to W. The originals share no memory with W.
 
         Args:
-            W: Members of the set ``(..., m, n)``, up to :meth:`outside`'s resolution.
+            W: Members of the set ``(..., m, n)``, up to the resolution that :meth:`outside` returns.
         """
         raise NotImplementedError
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
-        """Return the error of a constraint that cannot compute originals, and so cannot recognise members."""
+        """Return the error of a constraint that can neither compute originals nor recognise members."""
         return InManifoldError(
             f"{type(self).__name__}: expected init='paper' or the weight that was read last, got one whose "
             f"{what} cannot be computed. Start with spectral_param.constrain(module, name, constraint, "
@@ -166,8 +168,9 @@ class InSet(OfWeight):
     def distance(self, W: Tensor) -> Tensor:
         """Return how far a weight is outside the set; 0 for a member.
 
-        Each constraint documents its measure: for orthonormal columns ‖WᴴW - I‖, for a bound the excess. A
-        distance within rounding counts as 0. The constraint and its weight do not change.
+        The documentation of each constraint defines the distance: for instance ‖WᴴW - I‖ for orthonormal
+        columns, or the excess of a norm over its bound. A distance within rounding counts as 0. The
+        constraint and its weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -189,17 +192,17 @@ class InSet(OfWeight):
     @torch.no_grad()
     @full_precision
     def project(self, W: Tensor) -> Tensor:
-        """Return a weight of the set near W; a member keeps its bits.
+        """Return a weight of the set near W; a member is returned bit for bit.
 
-        For instance, W is an average of weights, which may be outside the set. The result is the nearest
+        A typical W is an average of several weights, which may be outside the set. The result is the nearest
         member if the constraint's documentation says so. The constraint and its weight do not change.
 
         Args:
             W: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
 
         Raises:
-            InManifoldError: As ``distance``.
-            ValueError: As ``distance``.
+            InManifoldError: In the same case as :meth:`distance`.
+            ValueError: In the same cases as :meth:`distance`.
 
         Example:
             >>> spectral_param.SpectralNorm(1.0).project(3 * torch.eye(2)).round(decimals=4)
@@ -217,7 +220,7 @@ class InSet(OfWeight):
         return trial._layout.join(found).to(W.dtype, copy=True).contiguous()
 
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
-        """Return whether X is in the set, up to rounding. geotorch has the same method.
+        """Return whether X is in the set, up to rounding. geotorch has a method of this name.
 
         Args:
             X: Weight of shape ``(..., m, n)``, or ``(..., k·m, n)`` with ``gates`` = k.
@@ -250,7 +253,7 @@ class InSet(OfWeight):
         trial: InSet = frozen(self)
         for part in trial.modules():
             for name, value in vars(part).items():
-                if isinstance(value, Follower):  # W must not change the original follower.
+                if isinstance(value, Follower):  # Copied, because measuring W changes a Follower.
                     vars(part)[name] = copy.copy(value)
         trial._layout = trial._layout_of(W)
         if self._shape is None:
@@ -265,14 +268,14 @@ class InSet(OfWeight):
         self.check_matrices(X)
 
     def _originals_of(self, W: Tensor, X: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals of a weight W in the set; at registration, of the projection of any W.
+        """Return originals of a weight W of the set, or, at registration, of the projection of W.
 
-        The weight of the last read always counts as a member. If W is refused, nothing changes.
+        The weight of the last read always counts as a member. If W is refused, the constraint is unchanged.
 
         Args:
             W: The weight.
             X: The matrices of W.
-            is_first: Whether W is registered, not assigned.
+            is_first: True if W is being registered, False if W is being assigned.
 
         Raises:
             InManifoldError: If W is outside the set, or has no originals.
@@ -285,9 +288,9 @@ class InSet(OfWeight):
             if is_first:
                 self.check_start(X)
             for content in parts:
-                content["_warned"] = True  # Warnings are left to the first read.
-            # The rounding errors of half precision are allowed only at assignment. At registration this
-            # tolerance would hide that a matrix is outside.
+                content["_warned"] = True  # No warning here: the first read will warn.
+            # The rounding errors of half precision are allowed only at assignment. At registration this large
+            # tolerance would keep a matrix that is outside the set.
             originals = trial.originals_for(X, torch.finfo(X.dtype).eps if is_first else eps, is_first)
         except InManifoldError:
             known = None if is_first or self._is_after else self._last_originals(W, eps)
@@ -300,11 +303,14 @@ class InSet(OfWeight):
         return originals
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals of :meth:`members`, also for nested constraints."""
+        """Return originals of the members that :meth:`members` finds for W.
+
+        A constraint with nested constraints calls this method of each nested constraint, too.
+        """
         return self.invert(self.members(W, eps, is_first))
 
     def members(self, W: Tensor, eps: float, is_first: bool) -> Tensor:
-        """Return W. For matrices outside the set: replace them at registration, and raise at assignment."""
+        """Return W with matrices outside the set replaced by members; raise for such a W at assignment."""
         return self._with_members(W, *self.outside(W, eps), self.near, is_first)
 
     def after_step(self, W: Tensor, eps: float) -> Tensor:
@@ -312,7 +318,8 @@ class InSet(OfWeight):
         if self.keeps_members:
             near: Callable[..., Tensor] = self.near
             return near(W, eps)
-        # Not with eps: the tolerance of half precision would hide the change by the step.
+        # The rounding error of W's dtype is used, because eps is large for a weight in half precision and
+        # would hide the change by the step.
         return self.members(W, torch.finfo(W.dtype).eps, is_first=True)
 
     def _with_members(
@@ -323,11 +330,11 @@ class InSet(OfWeight):
         near: Callable[[Tensor], Tensor],
         is_first: bool,
     ) -> Tensor:
-        """Return :meth:`members` for these distances; ``near`` computes members for matrices outside."""
+        """Return :meth:`members` for matrices with these distances; ``near`` replaces matrices outside."""
         is_outside = ~is_inside(distance, resolution)
         if not bool(is_outside.any()):
             return W
-        has_warned, vars(self)["_warned"] = self._warned, True  # No derivative is needed here.
+        has_warned, vars(self)["_warned"] = self._warned, True  # near must not warn of missing derivatives.
         found = torch.where(is_outside[..., None, None], near(W), W)
         vars(self)["_warned"] = has_warned
         stays = is_outside & (found == W).flatten(-2).all(dim=-1)
@@ -341,7 +348,7 @@ class InSet(OfWeight):
         return found
 
     def _refused(self, distance: Tensor, expected: str = "") -> InManifoldError:
-        """Return the error of an assignment of matrices at these distances from the set."""
+        """Return the error for an assigned weight whose matrices have these distances from the set."""
         return InManifoldError(
             f"{type(self).__name__}: expected {expected or self._set_name()}, got one outside by "
             f"{readable(distance)}. Assign spectral_param.constraints(model)[name].project(W) instead, the "
@@ -349,7 +356,7 @@ class InSet(OfWeight):
         )
 
     def _set_name(self) -> str:
-        """Return the description of a member, for a message."""
+        """Return a description of a member of the set, for a message."""
         return "a weight of the set"
 
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
@@ -368,16 +375,23 @@ def is_inside(distance: Tensor, resolution: Tensor | float) -> Tensor:
 
 
 def unless_rounding(near: Tensor, X: Tensor, eps: float) -> Tensor:
-    """Return ``near``, but X where both differ by at most 32 rounding errors, plus eps in half precision."""
+    """Return ``near``, but keep matrices of X that differ from ``near`` only by rounding.
+
+    A relative difference of at most 32 rounding errors of X's dtype counts as rounding; for a weight in half
+    precision, its rounding error ``eps`` is added to this limit.
+    """
     move, size = change_and_size(X, near)
     own = torch.finfo(X.dtype).eps
     limit = _ROUNDINGS * own + (eps if eps > own else 0.0)
-    # A `move` of NaN compares as False, so such a matrix stays.
+    # A comparison with NaN is False, so a matrix with a `move` of NaN is kept.
     return torch.where((move > limit * size)[..., None, None], near, X)
 
 
 def frozen(module: nn.Module, shares_buffers: bool = False) -> Any:
-    """Return a copy of the module. Attributes set later on one of the two do not affect the other.
+    """Return a copy of the module.
+
+    An attribute that is set later on the module does not change the copy. An attribute that is set on the
+    copy does not change the module.
 
     Args:
         module: A constraint.

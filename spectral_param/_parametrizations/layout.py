@@ -10,9 +10,9 @@ from spectral_param.errors import NotSquareError
 
 
 class Layout(NamedTuple):
-    """The conversion of a weight to the matrices ``(..., m, n)``, m ≥ n, of a constraint, and back."""
+    """The conversion of a weight to the matrices ``(..., m, n)`` of a constraint, and back."""
 
-    gates: int = 1  # Number of blocks on top of each other, or of groups of a convolution.
+    gates: int = 1  # Number of blocks stacked along the rows, or of groups of a convolution.
     kernel: tuple[int, ...] = ()  # The size of a kernel.
     is_wide: bool = False  # Whether the matrices are transposed.
     is_swapped: bool = False  # Whether the inputs of a kernel come before its outputs.
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
         return W.mT if self.is_wide else W
 
     def join(self, W: Tensor) -> Tensor:
-        """Return the weight of these matrices."""
+        """Return the weight that has these matrices."""
         first = -2 - len(self.kernel)
         if self.is_wide:
             W = W.mT
@@ -43,8 +43,8 @@ class Layout(NamedTuple):
 class Slices(NamedTuple):
     """The conversion of a weight of any shape to its slices, each a matrix of one row, and back.
 
-    A weight that is one slice becomes one matrix of shape ``(1, k)``. Several gates add a batch dimension,
-    and so does an axis of slices.
+    A weight of k entries that is one slice becomes one matrix of shape ``(1, k)``. Several gates add a batch
+    dimension, and so does an axis that numbers the slices.
     """
 
     gates: int  # Number of blocks along the first axis.
@@ -62,7 +62,7 @@ class Slices(NamedTuple):
         return W.flatten(is_gated + 1).unsqueeze(-2)
 
     def join(self, W: Tensor) -> Tensor:
-        """Return the weight of these slices."""
+        """Return the weight that has these slices."""
         is_gated = int(self.gates > 1)
         rows, *others = self.shape
         block = [rows // self.gates, *others]
@@ -74,7 +74,7 @@ class Slices(NamedTuple):
         return W.flatten(0, 1) if is_gated else W
 
 
-#: The weight itself is the matrix, or the batch of matrices.
+#: The layout of a weight that is itself the matrix, or the batch of matrices, of the constraint.
 PLAIN = Layout()
 
 
@@ -82,8 +82,8 @@ def slices_of(W: Tensor, name: str, axis: int | None, gates: int) -> Slices:
     """Return the conversion of W to its slices along an axis; raise if the constraint ``name`` refuses W.
 
     Raises:
-        NotSquareError: If the rows do not fit the gates.
-        ValueError: If the weight has no such axis, or only one axis.
+        NotSquareError: If the number of rows is not a multiple of ``gates``.
+        ValueError: If ``axis`` is a number, and the weight is a vector or does not have this axis.
     """
     shape = tuple(W.shape)
     if shape[0] % gates:
@@ -101,7 +101,7 @@ def _axes(count: int) -> str:
 
 
 def no_stack(name: str, shape: tuple[int, ...], gates: int, rows: str) -> str:
-    """Return the message for a number of rows that is no multiple of the gates."""
+    """Return the error message for a number of rows that is not a multiple of ``gates``."""
     return (
         f"{name}: expected {gates} gates, so a weight (..., {gates}*{rows}, n), got "
         f"shape {shape}. Pass gates = number of rows / rows of one block. Transpose a weight that "

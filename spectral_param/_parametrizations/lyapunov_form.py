@@ -36,7 +36,8 @@ from spectral_param.functional._scaled_norm import CONDITION
 
 Metric = Literal["full", "diagonal"]
 
-# Relative distances to move a weight inside, tried in order until a quadratic form is found.
+# Relative distances by which a weight is moved inside the set, tried in order until a quadratic form is
+# found.
 _MARGINS = (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 3e-3, 1e-2, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 # A weight whose abscissa exceeds the bound is moved inside the bound by this fraction of the excess.
 _INSIDE = 0.01
@@ -45,8 +46,8 @@ _INSIDE = 0.01
 class LyapunovForm(Searched, Bounded):
     r"""Stable weight, :math:`ρ(W) ≤ r` or :math:`\mathrm{Re}\,λ_i ≤ a`, with its Lyapunov certificate.
 
-    Take this constraint by default to train a stable weight. With ``growth=g`` it also bounds the growth of
-    the powers before they decay.
+    Take this constraint by default to train a stable weight. With ``growth=g`` the constraint also bounds how
+    much the norms of the powers :math:`W^k` can grow before the powers decay.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -56,14 +57,15 @@ class LyapunovForm(Searched, Bounded):
 
     Args:
         radius: The bound r > 0 of the spectral radius: a number, or a tensor with one number for each matrix
-            of a batch (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
-            registration, which the ``state_dict`` saves. The default is 1, if there is no ``abscissa``.
+            of a batch (each gate of an LSTM or GRU weight). ``"present"`` means the radius that each matrix
+            has at registration; the ``state_dict`` saves this number. The default is 1, if there is no
+            ``abscissa``.
         abscissa: The bound a of the real parts of the eigenvalues, per unit of time, for dx/dt = W x.
             ``abscissa`` takes the same values as ``radius``; give only one of the two.
         growth: A bound g ≥ 1 of the transient growth: :math:`‖W^k‖_2 ≤ g\,r^k` for all k, in continuous time
-            :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. g = 1 makes W/r a contraction;
-            the original is then K alone (see below). ``None``, the default, means no bound; with
-            ``metric="diagonal"``, the bound 1e12.
+            :math:`‖e^{Wt}‖_2 ≤ g\,e^{at}`. The bound holds for all originals. With g = 1, W/r is a
+            contraction, and the original is K alone (see below). ``None``, the default, means no bound, or
+            the bound 1e12 with ``metric="diagonal"``.
         metric: ``"full"``, the default, proves that the linear map is stable. ``"diagonal"``, for real
             weights, also proves that networks are stable: :math:`h^+ = φ(Wh + Ux + b)` contracts at the rate
             r for every input x, every U and b, and every φ that acts entry by entry with slopes in [-1, 1],
@@ -75,50 +77,52 @@ class LyapunovForm(Searched, Bounded):
 
     .. math:: W = r\, S^{-1} (K^H K + I/4)^{-1} K^H S
 
-    has a spectral radius of at most r for all K and S, and every W with ρ(W) < r has this form. In continuous
-    time :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation is at the top of
-    ``spectral_param/functional/_lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
+    This W has a spectral radius of at most r for all K and S, and every W with ρ(W) < r has this form. In
+    continuous time the map is :math:`W = aI + (I + X^H X)^{-1} (Z - Z^H - Y^H Y)`. The derivation is at the
+    top of ``spectral_param/functional/_lyapunov.py``. Sources: Tobenkin, Manchester and Megretski, "Convex
     parameterizations and fidelity bounds for nonlinear identification" (2017); Revay, Wang and Manchester,
     "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
     matrices using linear dissipative Hamiltonian systems" (2017).
 
-    A step takes one Cholesky factorisation, one solve and some matrix products, but no eigenvalues. In
-    training the weight can reach the bound and leave it again, slowly: on the bound, the derivative towards
-    the inside is zero, as for every smooth map onto this set. (With ``SpectralRadiusNorm(mode="at_most")``
-    the weight gets stuck at the bound.) To train along the bound, take ``SpectralRadiusNorm(r, "at_most")``
-    with ``optimizer=``, which projects the weight after each step. Take :class:`SpectralRadiusNorm` for
-    ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
+    A step takes one Cholesky factorisation, one solve and some matrix products. No eigenvalues are computed.
+    In training the weight can reach the bound and leave the bound again, but slowly: on the bound, the map's
+    derivative towards the inside is zero, as for every smooth map onto this set. (With
+    ``SpectralRadiusNorm(mode="at_most")`` the weight gets stuck at the bound.) To train along the bound, take
+    ``SpectralRadiusNorm(r, "at_most")`` with ``optimizer=``, which projects the weight after each step. Take
+    :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
 
-    The weight has shape ``(..., n, n)`` and is real or complex. Its ``original`` of shape ``(..., 2n, n)`` is
-    K above S; in continuous time it has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
+    The weight has shape ``(..., n, n)`` and is real or complex. The ``original`` of shape ``(..., 2n, n)`` is
+    K above S; in continuous time the original has the shape ``(..., 3n, n)`` and stacks Y, Z and X.
 
-    Registration starts from the given weight. A weight outside the set is divided by its radius (shifted, in
-    continuous time), and then moved inside until a quadratic form is found. A weight with a defective
-    eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the bound keeps its
-    value, up to rounding times the condition number of its quadratic form. In float32, weights that are far
-    from normal, such as companion matrices, can move by several percent, and registration warns. Converting
-    the module to another precision moves such weights, too.
+    Registration starts from the given weight. A weight outside the set is divided by its radius (in
+    continuous time, the weight is shifted), and then moved inside until a quadratic form is found. A weight
+    with a defective eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the
+    bound keeps its value, up to rounding times the condition number of its quadratic form. In float32,
+    weights that are far from normal, such as companion matrices, can move by several percent, and
+    registration warns. Converting the module to another precision moves such weights, too.
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal matrix Θ. The last row of the
-    ``original`` is the logarithm of its diagonal, below K (shape ``(..., n + 1, n)``) or, in continuous time,
-    below Y and Z (shape ``(..., 2n + 1, n)``). Two states h, h' of a network with the same inputs have
-    ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, hence ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets its start.
-    The set contains every W of norm at most r, every W with ρ(\|W\|) ≤ r, and every block-triangular W whose
-    diagonal blocks have norms below r. The proof fails for feedback of the output, which changes W, and for
-    modReLU with a positive bias, which is discontinuous at 0. A leaky network (1 - a)h + aφ(Wh + …) contracts
-    at the rate 1 - a + ar. The abscissa does not prove that dh/dt = -h + φ(Wh + u) contracts. Registration
-    keeps a weight in the set. Another weight is multiplied by r and divided by its
-    :func:`~spectral_param.functional.scaled_norm` (shifted, in continuous time). Registration is exact up to
-    rounding times cond(Θ). A weight that needs a cond(Θ) above about 1e5 in float32, or 1e10 in float64, is
-    moved further inside, where rounding disturbs it less: by a few percent at most in our tests. The proof
-    covers the rounding of the weight to its dtype, except for underflow in float16.
+    ``original`` is the logarithm of the diagonal of Θ, below K (shape ``(..., n + 1, n)``) or, in continuous
+    time, below Y and Z (shape ``(..., 2n + 1, n)``). Two states h, h' of a network with the same inputs have
+    ‖Θ(h⁺ - h'⁺)‖ ≤ r ‖Θ(h - h')‖, and hence ‖h_k - h_k'‖ ≤ cond(Θ) rᵏ ‖h₀ - h₀'‖: the network forgets its
+    initial state. The set contains every W of norm at most r, every W with ρ(\|W\|) ≤ r, and every
+    block-triangular W whose diagonal blocks have norms below r. The proof fails for feedback of the output,
+    which changes W, and for modReLU with a positive bias, which is discontinuous at 0. A leaky network
+    (1 - a)h + aφ(Wh + …) contracts at the rate 1 - a + ar. A bound on the abscissa does not prove that
+    dh/dt = -h + φ(Wh + u) contracts. Registration keeps a weight of the set. A weight outside the set is
+    multiplied by r and divided by its :func:`~spectral_param.functional.scaled_norm` (in continuous time, the
+    weight is shifted). Registration is exact up to rounding times cond(Θ). A weight that needs a cond(Θ)
+    above about 1e5 in float32, or 1e10 in float64, is moved farther inside the set, where rounding disturbs
+    the weight less. In tests such weights moved by a few percent at most. The proof covers the rounding of
+    the weight to its dtype, except for underflow in float16.
     Sources: Buehner and Young, "A tighter bound for the echo state property" (2006); Revay and Manchester,
     "Contracting implicit recurrent neural networks" (2020).
 
-    The distance of a weight from the set is the excess of its radius (abscissa) over the bound; with a
-    diagonal metric, the excess of its least norm (abscissa) in diagonal coordinates. For a weight within the
-    bound that has no quadratic form, it is the distance to the nearest weight found that has such a form.
-    ``project`` returns the weight with which training would start after registration.
+    The distance of a weight from the set is the excess of its radius (abscissa) over the bound. With a
+    diagonal metric, the distance is the excess of the least norm (abscissa) that ΘWΘ⁻¹ has for a diagonal Θ.
+    For a weight within the bound that has no quadratic form, the distance is measured to the nearest weight
+    with a quadratic form that the search finds. ``project`` returns the weight with which training would
+    start after registration.
     """
 
     acts_after = False
@@ -151,15 +155,16 @@ class LyapunovForm(Searched, Bounded):
             self.by_map_alone = ""
 
     def reference(self, X: Tensor) -> Tensor:  # type: ignore[override]
-        """Return W for an original of one of the shapes that the class describes."""
+        """Return W for an original of one of the shapes that the docstring of the class lists."""
         if self._is_diagonal():
             return self._diagonal_map(X)
         if self.growth is None and self.abscissa is None:
             radius = self.radius
-            # The factor stays a float: creating a tensor costs as much as a product of small matrices.
+            # The factor stays a float, because creating a tensor takes as long as a product of small
+            # matrices.
             factor = radius if isinstance(radius, float) else self._bound_for(X)[..., None, None]
             return lyapunov.stable(X, factor)
-        # Computed in double precision, which costs little compared with bounding the growth.
+        # V is computed in double precision, which takes little time compared with bounding the growth.
         V = self._map(to_double(X), torch.finfo(X.dtype).eps)
         return self._placed(to_like(V, X))
 
@@ -182,7 +187,7 @@ class LyapunovForm(Searched, Bounded):
             check_real(W, "LyapunovForm", "Diagonal coordinates are for real units: take metric='full'.")
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals, from a single search; the first weight determines the bound "present"."""
+        """Return the originals, found by one search; the registered weight determines the bound "present"."""
         if is_first:
             self._renew()
             if self._is_diagonal() and self.gates > 1 and not self.kernel_dims:
@@ -192,10 +197,11 @@ class LyapunovForm(Searched, Bounded):
     def search(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the originals, found in double precision, and the excess of W over the bound.
 
-        The excess is measured by the radius (abscissa); with a diagonal metric, by the least norm (abscissa)
-        in diagonal coordinates. A weight within the bound may have no quadratic form: for instance, a Jordan
-        block whose eigenvalue is on the bound. Then the second tensor is the largest change of an entry to
-        the nearest weight found that has a quadratic form, in discrete time divided by the bound.
+        The excess is measured with the radius (abscissa) of W; with a diagonal metric, with the least norm
+        (abscissa) that ΘWΘ⁻¹ has for a diagonal Θ. A weight within the bound may have no quadratic form: for
+        instance, a Jordan block whose eigenvalue is on the bound. For such a W the search finds a near weight
+        that has a quadratic form, and the second tensor is the largest difference of an entry between the two
+        weights, divided by the bound in discrete time.
         """
         if self._is_diagonal():
             return self._search_diagonal(W, eps)
@@ -207,19 +213,22 @@ class LyapunovForm(Searched, Bounded):
         return X, torch.where(excess > 0, excess, error)
 
     def is_within(self, W: Tensor, eps: float, distance: Tensor) -> Tensor:
-        """Return which matrices are within the bounds, also if they have no quadratic form."""
+        """Return which matrices are within the bound on radius or abscissa, even without a quadratic form.
+
+        With ``growth`` or a diagonal metric, only matrices at distance 0 are within the bounds.
+        """
         if self._is_diagonal() or self.growth is not None:
             return distance <= 0
         size = self._leading(W)[1]
         return size <= self._bound_at(W, size)
 
     def _leading(self, W: Tensor) -> tuple[Eigentriple, Tensor]:
-        """Return the eigentriple of the dominant (or rightmost) eigenvalue, and the radius (or abscissa)."""
+        """Return the dominant (rightmost) eigenvalue with its eigenvectors, and the radius (abscissa)."""
         triple = dominant_eigentriple(W, "modulus" if self.abscissa is None else "real")
         return triple, triple.eigenvalue.abs() if self.abscissa is None else triple.eigenvalue.real
 
     def inner(self, W: Tensor, margin: float) -> Tensor:
-        """Return (1 - margin) W, in continuous time also shifted to the left."""
+        """Return (1 - margin) W; in continuous time, also shift its eigenvalues to the left."""
         inner = (1 - margin) * W
         if self.abscissa is None:
             return inner
@@ -227,13 +236,16 @@ class LyapunovForm(Searched, Bounded):
         return inner - shift
 
     def _inverses(self, W: Tensor, bound: Tensor, size: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the original of W, whose radius (abscissa) is ``size``, and the error beyond rounding."""
+        """Return the original of W, and the error with which it reproduces W; rounding counts as 0.
+
+        ``size`` is the radius (abscissa) of W.
+        """
         exact = to_double(W.detach().cpu())
         bound, size = (t.detach().cpu().double().expand(W.shape[:-2]) for t in (bound, size))
-        largest = torch.maximum(bound, size)[..., None, None]  # W is within this, up to rounding.
+        largest = torch.maximum(bound, size)[..., None, None]  # At least W's radius (abscissa).
         if self.abscissa is not None:
-            # Inside the bound: on the bound, Y is singular and its derivative is zero, so training could not
-            # leave the bound.
+            # A weight above the bound is moved inside the bound. On the bound, Y is singular and the
+            # derivative with respect to Y is zero, so training could not leave the bound.
             largest = largest + _INSIDE * (size - bound).clamp(min=0)[..., None, None]
         V = exact / largest if self.abscissa is None else exact - largest * identity_like(exact)
         matrices = V.reshape(-1, *V.shape[-2:])
@@ -249,8 +261,8 @@ class LyapunovForm(Searched, Bounded):
     def start(self, like: Tensor) -> Tensor:
         """Return the original of a weight with eigenvalues uniform on a disc inside the bound.
 
-        The disc has the radius 0.95 r; in continuous time it has the radius 1 and touches Re z = a - 0.05
-        from the left.
+        The disc has the radius 0.95 r; in continuous time the disc has the radius 1 and touches the line
+        Re z = a - 0.05 from the left.
         """
         self._start_bound()
         W = init.disc_(torch.empty_like(like))
@@ -266,7 +278,7 @@ class LyapunovForm(Searched, Bounded):
 
     @torch.no_grad()
     def certificate(self, X: Tensor) -> LyapunovCertificate:
-        """Return the quadratic form that the original contains, and the bound on the growth that it proves.
+        """Return the quadratic form in the original, and the bound on the growth that this form proves.
 
         :func:`spectral_param.analysis.lyapunov_certificate` finds a quadratic form for any stable matrix.
 
@@ -275,7 +287,7 @@ class LyapunovForm(Searched, Bounded):
 
         Returns:
             :class:`spectral_param.analysis.LyapunovCertificate` in double precision. The growth is infinite
-            where the form is singular.
+            if the form is singular.
 
         Example:
             >>> layer = torch.nn.Linear(4, 4)
@@ -316,7 +328,7 @@ class LyapunovForm(Searched, Bounded):
         return (1 if self.abscissa is None else 2) * n + 1 if self._is_diagonal() else self._blocks() * n
 
     def _map(self, X: Tensor, eps: float) -> Tensor:
-        """Return V of radius at most 1, or of abscissa at most 0, also after a rounding of V by ``eps``."""
+        """Return V with radius <= 1 (abscissa <= 0), even after rounding of V with relative error ``eps``."""
         if self.abscissa is not None:
             return lyapunov.dissipative(X, self.growth, eps)
         if self.growth is not None:
@@ -334,7 +346,10 @@ class LyapunovForm(Searched, Bounded):
         return V + bound * identity_like(V)
 
     def _inverse(self, V: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
-        """Return an original of a matrix near V, and the largest error of an entry before rounding."""
+        """Return an original of a matrix near V, and the largest error of an entry of this matrix.
+
+        The error is measured before the original is rounded to ``dtype``.
+        """
         eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
         least = math.inf
@@ -343,7 +358,7 @@ class LyapunovForm(Searched, Bounded):
             nonlocal least
             for original in self._candidates(inner, eps):
                 error = float((self._map(original, eps) - V).abs().max())
-                # An ill-conditioned form multiplies rounding errors.
+                # Rounding of the original is tested, too: an ill-conditioned form amplifies rounding errors.
                 rounded = float((self._read(original.to(dtype)) - V).abs().max())
                 least = min(least, error)
                 yield Attempt(original, rounded, error <= close and rounded <= 10 * close)
@@ -358,13 +373,13 @@ class LyapunovForm(Searched, Bounded):
         return (V.new_empty(0) if best is None else best.originals), least
 
     def _read(self, X: Tensor) -> Tensor:
-        """Return V as a read computes it from an original in the weight's dtype."""
+        """Return the V that a read of the weight computes from an original in the weight's dtype."""
         if self.growth is None and self.abscissa is None:
             return to_double(lyapunov.evaluate(X, 1.0).value)
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
     def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
-        """Return originals of V, the most exact one first; the list may be empty if V is outside."""
+        """Return originals of V, the most exact original first; there may be none if V is not stable."""
         discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
         P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
         if not bool(P.isfinite().all()):
@@ -374,12 +389,13 @@ class LyapunovForm(Searched, Bounded):
         if self.growth is not None:
             P = lyapunov.with_condition(P, self.growth)
         originals, target = [], V
-        for _ in range(3):  # The map shrinks V to allow for rounding; each round undoes more of this.
+        # The map shrinks V a little to allow for rounding; each pass of the loop corrects more of the change.
+        for _ in range(3):
             if self.abscissa is not None:
                 try:
                     X = lyapunov.dissipative_inverse(target, P, self.growth)
                 except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-                    break  # P is so large that PA overflows.
+                    break  # P is so large that a product with P overflows.
             elif self.growth is not None:
                 X = lyapunov.stable_with_growth_inverse(target, P, self.growth)
             else:
@@ -393,7 +409,7 @@ class LyapunovForm(Searched, Bounded):
     # The diagonal metric ---------------------------------------------------------------------------
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the members that the search finds; after an optimizer's step, scale or shift W instead."""
+        """Return the members that the search finds; after an optimizer step, return a scaled or shifted W."""
         if eps is None:
             return super().near(W)
         exact = to_double(W.detach().cpu())
@@ -401,7 +417,7 @@ class LyapunovForm(Searched, Bounded):
         return near(W, bounds, self._condition(), self.abscissa is None, eps)
 
     def _is_diagonal(self) -> bool:
-        """Return whether Θ is trained: with a growth of 1, Θ is the identity."""
+        """Return whether the metric is a trained diagonal Θ; with ``growth=1``, Θ is the identity."""
         return self.metric == "diagonal" and self.growth != 1
 
     def _condition(self) -> float:
@@ -422,7 +438,7 @@ class LyapunovForm(Searched, Bounded):
         return to_like(self._placed(V), X)
 
     def _search_diagonal(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return the originals of matrices, and their excess over the bound in diagonal coordinates."""
+        """Return the originals of W, and the excess of the least norm (abscissa) of ΘWΘ⁻¹ over the bound."""
         exact = to_double(W.detach().cpu())
         matrices = exact.reshape(-1, *W.shape[-2:])
         if isinstance(getattr(self, self._bound), str):

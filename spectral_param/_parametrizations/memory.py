@@ -1,17 +1,20 @@
-"""The memory of a constrained weight: the last read, for later reads and backward passes.
+"""The memory of a constrained weight: the last evaluation, stored for later reads and backward passes.
 
-A constraint is evaluated again only after a change of what its weight depends on:
+A constraint is evaluated again only after a change of something on which the weight depends:
 
 - the originals, which the optimizer trains;
 - the *state*: the buffers and attributes of the constraint and of constraints nested in it. An
-  attribute counts as changed whenever it is set. Tensors that may be edited in place must be buffers.
+  attribute counts as changed whenever it is set. A tensor that may be edited in place must be a buffer,
+  because such an edit does not set the attribute.
 
-A loop over time may read the weight in each step. All reads return copies of the weight of one graph node.
-This node sums the gradients of all reads, so they are pulled back to the originals only once.
+A loop over time may read the weight in each step. All reads of an unchanged weight return copies of the
+output of one graph node. This node sums the gradients of all reads, so the sum is pulled back to the
+originals only once.
 
-Originals are copied first, and the copies are evaluated. So a write by another thread or process during a
-read makes at most this read outdated: the next read finds originals that differ from the copies. The state is
-copied before :meth:`Parametrization.evaluate` reads it, for the same reason.
+A read first copies the originals, and evaluates the constraint on the copies. So a write by another thread or
+process during a read makes at most this read outdated: the next read finds originals that differ from the
+copies. The state, too, is copied before :meth:`Parametrization.evaluate` reads the state, so that the next
+read finds a state that was changed during the evaluation.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from spectral_param._context import HALF
 from spectral_param._map import Map, PullBack, Recorded, attach
 from spectral_param._parametrizations.layout import PLAIN
 
-# Returns the active hooks on saved tensors, or None. torch 2.6 cannot tell, so hooks are assumed there.
+# Returns the active hooks on saved tensors, or None. torch 2.6 has no such function, so hooks are assumed.
 _top_hooks: Callable[[bool], Any] = (
     torch._C._autograd._top_saved_tensors_default_hooks
     if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
@@ -43,17 +46,17 @@ _top_hooks: Callable[[bool], Any] = (
 _memcmp = ctypes.CDLL("msvcrt" if os.name == "nt" else None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Address and version of a tensor. A tensor with another address or version has changed. With equal address
-# and version the tensor may have changed, too: writes through `.data` keep the version.
+# Address and version of a tensor. If the address or the version differs, the tensor has changed. If both are
+# equal, the tensor may still have changed, because writes through `.data` keep the version.
 _Mark = tuple[int, int] | None
 _NO_MARKS: tuple[_Mark, ...] = ()
 
 
 class State(NamedTuple):
-    """All that a weight depends on except its originals."""
+    """Everything that a weight depends on, except for the originals."""
 
-    # The constraint and the modules nested in it. For each: how often an attribute has been set, and whether
-    # the module is in training mode and depends on this mode.
+    # The constraint with its nested modules, and two facts about each module: how often an attribute has been
+    # set, and whether the module both is in training mode and depends on this mode.
     structure: tuple[list[nn.Module], list[tuple[int, bool]]]
     buffers: list[Tensor]
 
@@ -63,40 +66,44 @@ class _Read(NamedTuple):
 
     marks: tuple[_Mark, ...]  # Marks of the originals.
     originals: tuple[Tensor, ...]  # Copies of the originals, without their graph.
-    exact: tuple[Tensor, ...]  # The copies as :meth:`Parametrization.evaluate` got them.
-    state: State  # The state, with copies of its values.
+    exact: tuple[Tensor, ...]  # The copies in the form that :meth:`Parametrization.evaluate` got.
+    state: State  # The state, with copies of the buffers.
     matrices: Tensor  # The value of the map.
     weight: Tensor  # The value in the shape and dtype of the weight.
     pull_back: PullBack
     reference: Callable[..., Tensor]
-    unwritten: list[Tensor]  # A clone of the weight that is never written to, if any; see :meth:`copy`.
+    unwritten: list[Tensor]  # Empty, or one clone of the weight that nobody writes to; see :meth:`copy`.
 
     def copy(self) -> Tensor:
-        """Return a copy of the weight without a graph; on the host, the copy is made at the first write."""
+        """Return a copy of the weight without a graph; on the CPU, the first write copies the memory."""
         if not self.weight.is_cpu:
-            # Not a lazy clone: CUDA kernels for lists of tensors, as in optimizers, write to one without
-            # copying it first.
+            # A lazy clone would be unsafe: CUDA kernels for lists of tensors, which optimizers use, write to
+            # a lazy clone without copying its memory first.
             return self.weight.clone(memory_format=torch.contiguous_format)
         if not self.unwritten:
-            # The weight is cloned, because the backward pass may hold a numpy view of the weight's memory,
-            # and this memory is freed once all tensors that share it have been written to.
+            # A lazy clone of the weight itself would be unsafe: the weight's memory would be freed once all
+            # tensors that share this memory have been written to, but the backward pass may hold a numpy view
+            # of this memory. So a full clone is made, of which each read returns a lazy clone.
             with torch.inference_mode(False), torch.no_grad():
                 unwritten = self.weight.clone(memory_format=torch.contiguous_format)
-                unwritten._lazy_clone()  # Before other threads see it: the first lazy clone changes it.
+                # The first lazy clone changes the cloned tensor, so it is made before other threads see
+                # `unwritten`.
+                unwritten._lazy_clone()
             self.unwritten.append(unwritten)
-        # The memory is copied at the first write to the clone, also through `.data`, a view, numpy or DLPack.
+        # The first write to this lazy clone copies the memory, even a write through `.data`, a view, numpy or
+        # DLPack.
         copy: Tensor = self.unwritten[0]._lazy_clone()
         return copy
 
 
 @dataclasses.dataclass(eq=False)
 class _Shared:
-    """The graph node shared by all reads of one evaluation, which sums their gradients."""
+    """The graph node shared by all reads of one evaluation; the node sums the gradients of the reads."""
 
-    read: _Read  # Perhaps no longer the last read: another thread may have made a newer one.
+    read: _Read  # The evaluation. Another thread may have evaluated the constraint again since then.
     originals: tuple[Tensor, ...]  # The originals themselves, which get the gradients.
     needed: tuple[bool, ...]
-    weight: Tensor  # The node's value in the dtype of the weight. Reads return copies.
+    weight: Tensor  # The node's output in the dtype of the weight. Reads return copies of this tensor.
 
 
 def _nothing() -> None:
@@ -105,12 +112,14 @@ def _nothing() -> None:
 
 @dataclasses.dataclass(eq=False)
 class Memory:
-    """The last read of one weight. Copies and unpickled memories are empty."""
+    """The last read of one weight. A copied or unpickled memory is empty."""
 
     last: _Read | None = None
-    # A weak reference avoids a cycle: a hook on an original may refer to the model, and so to this memory.
+    # A weak reference to the shared node. A strong reference could close a cycle: the node refers to the
+    # originals, a hook on an original may refer to the model, and the model refers to this memory.
     shared: Callable[[], _Shared | None] = _nothing
-    # Weights that reads returned and that are in use; see :mod:`spectral_param._parametrizations.copies`.
+    # Weights that reads have returned and that somebody still refers to, by id; see
+    # :mod:`spectral_param._parametrizations.copies`.
     outputs: weakref.WeakValueDictionary[int, Tensor] = dataclasses.field(
         default_factory=weakref.WeakValueDictionary
     )
@@ -121,12 +130,13 @@ class Memory:
     def read(
         self, constraint: Any, originals: tuple[Tensor, ...], context: AbstractContextManager[object]
     ) -> Tensor:
-        """Return the weight for plain originals. The constraint is evaluated if something has changed.
+        """Return the weight for originals; evaluate the constraint only if something has changed.
 
-        ``context`` is the result of :func:`spectral_param._context.plain`.
+        ``context`` is the result of :func:`spectral_param._context.plain`, which has found that the values of
+        the originals may be read.
         """
         last, shared = self.last, self.shared()
-        # After another parametrization there are no marks: the other returns a new tensor at each read.
+        # Marks are useless after another parametrization, which returns a new tensor at each read.
         marks = _NO_MARKS if constraint._is_after else tuple(map(_mark, originals))
         if last is None or last.marks != marks or not _is_current(last, constraint, originals):
             W, last, shared = _evaluated(constraint, originals, marks, context)
@@ -149,7 +159,7 @@ class Memory:
             return last.copy()
         W = shared.weight.clone(memory_format=torch.contiguous_format)
         of_read: Any = W.grad_fn
-        of_read.metadata[_Shared] = shared  # The graph of this read keeps the node alive.
+        of_read.metadata[_Shared] = shared  # The graph of this read keeps the shared node alive.
         self.outputs[id(W)] = W
         return W
 
@@ -158,7 +168,7 @@ class Memory:
         last = self.last
         if last is None or last.weight.shape != W.shape or last.weight.device != W.device:
             return None
-        with torch.no_grad():  # The state may have changed since the read.
+        with torch.no_grad():  # Evaluated again, because the state may have changed since the last read.
             present = constraint._evaluate(*last.originals)
         if not bool(((present - W).abs() <= atol).all()):
             return None
@@ -175,7 +185,7 @@ def _mark(t: Tensor) -> _Mark:
 
 
 def _is_current(last: _Read, constraint: Any, originals: tuple[Tensor, ...]) -> bool:
-    """Return whether the originals, whose marks have not changed, and the state are as in the last read."""
+    """Return whether originals and state have the values of the last read; marks must be equal already."""
     asked: list[Tensor] = []
     if not _are_same(originals, last.originals, asked):
         return False
@@ -201,8 +211,8 @@ def _evaluated(
     """Evaluate the constraint.
 
     Returns:
-        The weight; the read, or None if the weight depends on unknown state; and the node that reads share,
-        if a gradient is needed.
+        The weight; the read, or None if the weight depends on unknown state; and the node that all reads
+        share, or None if the state is unknown or no gradient is needed.
     """
     with _undisturbed(context):
         # The clones have a graph, through which gradients go back to the originals.
@@ -217,13 +227,13 @@ def _evaluated(
         if state is None:
             W = constraint.reference(*exact)
         else:
-            # Buffers are copied before ``evaluate``, which may write to a buffer (a latch); then the next
-            # read evaluates again.
+            # ``evaluate`` may write to a buffer, for instance to a latch. The buffers are copied before, so
+            # that the next read sees a difference and evaluates again.
             state = State(state.structure, [buffer.detach().clone() for buffer in state.buffers])
             # Frozen originals need no graph.
             with contextlib.nullcontext() if any(map(_requires_grad, copies)) else torch.no_grad():
                 known: Map = constraint.evaluate(*seen)
-            # Below a bound the weight equals its original, and needs no node.
+            # If ``evaluate`` returns the original itself (below a bound), the graph needs no further node.
             W = exact[0] if known.value is seen[0] else attach(known._replace(is_private=True), *exact)
         matrices = W.detach()
         weight = matrices
@@ -232,13 +242,13 @@ def _evaluated(
             weight = W.detach()
     like = constraint._buffers["_like"]
     if like.dtype != W.dtype or like.device != W.device:
-        # load_state_dict(assign=True) has replaced the registered originals.
+        # load_state_dict(assign=True) has replaced the originals by tensors of another dtype or device.
         constraint._become_like(W)
     if state is None:
-        # Edits of the weight must not reach the copies.
+        # Cloned, so that in-place edits of the returned weight do not reach the copies of the originals.
         return W.clone(memory_format=torch.contiguous_format), None, None
     pull_back = known.pull_back
-    if isinstance(pull_back, Recorded):  # Kept without its graph, which needs memory.
+    if isinstance(pull_back, Recorded):  # Stored without its graph, to save memory.
         pull_back = Recorded(pull_back.function, seen)
     read = _Read(marks, values, seen, state, matrices, weight, pull_back, known.reference, [])
     if not W.requires_grad:
@@ -249,7 +259,7 @@ def _evaluated(
 def _shared_again(
     constraint: Any, last: _Read, originals: tuple[Tensor, ...], needed: tuple[bool, ...]
 ) -> _Shared:
-    """Return a new shared node, after the first node is gone or belongs to other originals."""
+    """Return a new shared node, because the old node has been freed or has other originals."""
     exact = tuple(map(torch.clone, originals))
     if last.exact is not last.originals:
         exact = constraint._exact(exact)
@@ -271,8 +281,8 @@ def _undisturbed(context: AbstractContextManager[object]) -> AbstractContextMana
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
     if hooked:
-        # Hooks, such as the hooks of torch.utils.checkpoint, must not see what a first read saves, because a
-        # second read does not save it again.
+        # Hooks, such as the hooks of torch.utils.checkpoint, must not see the tensors that the first read
+        # saves for its backward pass: the second read, as in a recomputation, saves no tensors.
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
     stack.enter_context(context)
     return stack
@@ -316,10 +326,10 @@ def state_of(constraint: nn.Module) -> State | None:
 
 
 def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[Tensor]) -> bool:
-    """Return whether tensors are equal in each entry.
+    """Return whether two lists of tensors are equal in each entry.
 
-    For tensors on a device, the comparison is appended to ``asked``, and the host does not wait. A sparse
-    tensor has no such comparison and counts as changed.
+    For tensors on a device, the result of the comparison is appended to ``asked``, and the host does not
+    wait. A sparse tensor is not compared, and counts as changed.
     """
     if len(tensors) != len(others):
         return False
@@ -336,8 +346,8 @@ def _are_same(tensors: Sequence[Tensor], others: Sequence[Tensor], asked: list[T
             and a.is_conj() == b.is_conj()
             and a.is_neg() == b.is_neg()
         ):
-            # The bits are compared. torch.equal compares one entry after the other, which takes six times as
-            # long for 1 MB.
+            # memcmp compares the bits. torch.equal compares entry by entry, which takes six times as long for
+            # 1 MB.
             if _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) != 0:
                 return False
         elif not torch.equal(a, b):

@@ -12,16 +12,17 @@ from spectral_param._sets import orthonormal
 
 
 class Orthonormal(Parametrization):
-    """A constraint whose set, unless a subclass redefines it, has all matrices with orthonormal columns.
+    """A constraint to matrices with orthonormal columns; a subclass may define a smaller set.
 
-    The distance is ‖WᴴW - I‖ in the Frobenius norm, a bound of every |σᵢ² - 1| for the singular values σᵢ.
-    The projection is the nearest member, the polar factor.
+    The distance is the Frobenius norm ‖WᴴW - I‖, which bounds |σᵢ² - 1| for each singular value σᵢ of W. The
+    projection is the nearest member, the polar factor.
     """
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖, and its resolution 10·n·eps, so that products of members count as members.
+        """Return the distance ‖WᴴW - I‖, and the tolerance 10·n·eps within which W counts as a member.
 
-        For entries in half precision, the effect of their rounding is added to the resolution.
+        With this tolerance, rounded products of members count as members, too. For entries in half precision
+        the tolerance also covers the rounding of the entries.
         """
         n, own = W.shape[-1], torch.finfo(W.dtype).eps
         rounding = 10 * n * min(eps, own) + (orthonormal.resolution(n, eps) if eps > own else 0.0)
@@ -31,13 +32,13 @@ class Orthonormal(Parametrization):
     one_set = "orthonormal columns"
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the polar factor; after a step, the host does not wait for a device."""
+        """Return the polar factor. On a GPU after an optimizer step, the host does not wait for the GPU."""
         if eps is None or W.is_cpu:
             return orthonormal.near(W, eps)
         return orthonormal.near_without_waiting(W, eps)[0]
 
     def tangent(self, W: Tensor, D: Tensor, active: Any = None) -> Tensor:
-        """Return D - W herm(WᴴD) (Edelman, Arias and Smith 1998, eq. (2.3))."""
+        """Return D - W herm(WᴴD), herm(X) = (X + Xᴴ)/2 (Edelman, Arias and Smith 1998, eq. (2.3))."""
         return orthonormal.tangent(W, D)
 
     def _set_name(self) -> str:

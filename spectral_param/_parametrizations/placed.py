@@ -1,7 +1,7 @@
-"""Weights that are put back into a set after each optimizer step: the set, and the weight's layout.
+"""Weights that are put back into a set after each optimizer step: the constraint, and the weight's layout.
 
 A process may have only a shard of a weight. The code in :mod:`spectral_param._held` uses the matrices of the
-weight or shard, and the methods of the set.
+weight or shard, and the methods of the constraint.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from spectral_param._sets import spheres
 
 
 def whole(weight: Any) -> Tensor:
-    """Return a whole weight, gathered from all processes if it is sharded."""
+    """Return a whole weight, gathered from all processes if the weight is sharded."""
     found: Tensor = weight.full_tensor() if is_sharded(weight) else weight
     return found
 
 
 class Placed(NamedTuple):
-    """A set, and the weight that a process computes on, or its shard if sums over shards suffice."""
+    """A constraint, and the weight W on which this process computes, or a shard if sums of shards suffice."""
 
     constraint: Parametrization
     layout: Layout | Slices
     W: Tensor
     X: Tensor  # The matrices of W.
-    groups: tuple[Any, ...] | None  # Groups of processes that add their sums; None for a whole weight.
+    groups: tuple[Any, ...] | None  # Process groups that add up their sums; None for a whole weight.
 
     def matrices(self, tensor: Tensor | None = None) -> Tensor:
-        """Return copies of the matrices of W, or of a tensor of its shape, in single precision or better.
+        """Return copies of the matrices of ``tensor``, by default of W, in single precision or better.
 
-        The constraint follows its weight to another device or dtype.
+        If the weight has moved to another device or dtype, the constraint is moved, too.
         """
         X, like = self.X if tensor is None else self.layout.split(tensor), self.constraint._like
         if (like.dtype, like.device) != (X.dtype, X.device):
@@ -49,7 +49,7 @@ class Placed(NamedTuple):
         return at_least_float32(X).clone(memory_format=torch.contiguous_format)
 
     def join(self, X: Tensor) -> Tensor:
-        """Return the weight that has these matrices, in its dtype."""
+        """Return the weight that has the matrices X, in the dtype of W."""
         return self.layout.join(X).to(self.W.dtype)
 
     def of(self, tensor: Any) -> Tensor:
@@ -58,7 +58,7 @@ class Placed(NamedTuple):
         return whole(tensor) if self.groups is None else tensor.to_local()
 
     def write(self, tensor: Any, W: Tensor) -> None:
-        """Write this process's part W into a tensor sharded like the weight; all processes call this."""
+        """Write this process's part W into a tensor sharded like the weight; every process must call this."""
         if self.groups is None:
             tensor.copy_(_sharded_as(W, tensor))
         else:
@@ -69,7 +69,7 @@ class Placed(NamedTuple):
         return spheres.summed_over(self.groups) if self.groups else contextlib.nullcontext()
 
     def take_present(self) -> bool:
-        """Return whether a weight was written outside the set by hand; its size is the new "present"."""
+        """Return whether somebody has moved the weight outside the set; if so, renew the bound "present"."""
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)
@@ -82,8 +82,8 @@ class Placed(NamedTuple):
 
 
 def placed(constraint: Parametrization, weight: Any, step: str = "project") -> Placed:
-    """Return the part of a weight that this process computes on in a step of this kind."""
-    # The step "msign" needs singular values, which are no sums over shards.
+    """Return the part of a weight on which this process computes; ``step`` is the kind of optimizer step."""
+    # The step "msign" needs singular values, which are not sums over shards.
     if is_sharded(weight) and constraint.adds_up and step != "msign":
         axes = [(i, place.dim) for i, place in enumerate(weight.placements) if place.is_shard()]
         if len(axes) == 1 and not any(place.is_partial() for place in weight.placements):
@@ -91,8 +91,8 @@ def placed(constraint: Parametrization, weight: Any, step: str = "project") -> P
             local = weight.detach().to_local()
             layout = constraint._layout_of(local)
             is_apart = isinstance(layout, Slices) and layout.axis == axis  # Each shard has whole slices.
-            # With fewer rows than processes, some shards have no entries. The length of a relative step
-            # depends on all slices.
+            # The whole weight is gathered in two cases: with fewer rows than processes some shards have no
+            # entries, and the length of a relative step depends on all slices.
             is_full = weight.shape[axis] >= weight.device_mesh.size(dimension)
             if is_full and not (is_apart and step == "relative"):
                 groups = () if is_apart else (weight.device_mesh.get_group(dimension),)
@@ -110,7 +110,7 @@ def begin(constraint: Parametrization, weight: Tensor, use: str) -> Placed:
 
 
 def free_parameters(constraint: Parametrization) -> int:
-    """Return the number of independent real numbers of a held weight."""
+    """Return the number of independent real parameters of a weight that is put back into its set."""
     trial = copy.deepcopy(constraint)
     trial._become_like(torch.empty(0, dtype=trial.dtype, device="cpu"))
     with torch.random.fork_rng(devices=[]):
@@ -119,7 +119,7 @@ def free_parameters(constraint: Parametrization) -> int:
 
 @torch.no_grad()
 def distance(constraint: Parametrization, weight: Tensor) -> float:
-    """Return how far a weight is outside the set of a constraint; NaN if it is not finite."""
+    """Return how far a weight is outside the set of a constraint; NaN if the weight is not finite."""
     W = whole(weight).detach()
     return float(constraint.distance(W).max()) if bool(W.isfinite().all()) else math.nan
 
@@ -137,7 +137,7 @@ def after_step(weights: list[Placed], matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _sharded_as(W: Tensor, weight: Any) -> Tensor:
-    """Return W, which each process has whole, sharded like ``weight``; unchanged if ``weight`` is whole."""
+    """Return W sharded like ``weight``; each process passes the whole W. If ``weight`` is whole, return W."""
     if not is_sharded(weight):
         return W
     from torch.distributed.tensor import DTensor, Replicate  # Takes long to load.
@@ -149,7 +149,7 @@ def _sharded_as(W: Tensor, weight: Any) -> Tensor:
 
 @torch.no_grad()
 def write(weight: Any, W: Tensor) -> None:
-    """Write a random initial weight into a parameter; shards get the first process's weight."""
+    """Write a random initial weight into a parameter; all shards get the W of the first process."""
     if is_sharded(weight):
         from torch.distributed.tensor import distribute_tensor  # Takes long to load.
 

@@ -23,15 +23,16 @@ class Rotation(nn.Module):
 
     Args:
         W: The weight.
-        block_size: Rows of a block.
+        block_size: Number of rows of a block.
         transposed_groups: None if the outputs of the layer are the rows of W. For a transposed convolution,
-            the number of groups; the outputs are the second axis of the kernel ``(groups·c, m, ...)``.
+            whose outputs are the second axis of the kernel ``(groups·c, m, ...)``, the number of groups.
 
     Attributes:
         skew: The entries below the diagonal of all A_j, row by row, of shape ``(k, b(b - 1)/2)``, in float32
             or better. Zeros give R = I.
-        enabled: Whether the weight is RW; if False, it is W.
-        is_merging: Whether RW is computed for merging, and rounded only once.
+        enabled: Whether the weight is RW; if False, the weight is W.
+        is_merging: Whether RW is computed to replace W for good. A float32 weight is then computed in
+            float64, and rounded only once.
     """
 
     def __init__(self, W: Tensor, block_size: int, transposed_groups: int | None = None) -> None:
@@ -47,7 +48,10 @@ class Rotation(nn.Module):
 
     @full_precision
     def forward(self, W: Tensor) -> Tensor:
-        """Return RW, computed in float32 or better, and rounded; in float64 to merge a float32 weight."""
+        """Return RW, computed in float32 or better and rounded to the dtype of W.
+
+        To merge a float32 weight, RW is computed in float64.
+        """
         if not (self.enabled or self.is_merging):
             return W
         exact = to_double(W) if self.is_merging and W.dtype == torch.float32 else at_least_float32(W)
@@ -58,7 +62,7 @@ class Rotation(nn.Module):
             rotated = self._rotated(outputs_first).transpose(1, 2)
         return to_like(rotated.reshape(W.shape), W)
 
-    def _rotated(self, W: Tensor) -> Tensor:  # (..., m, ...), whose first axes are the outputs
+    def _rotated(self, W: Tensor) -> Tensor:  # (..., m, ...); the first axes number the outputs
         rows = W.reshape(len(self.skew), self.block_size, -1)
         return (self.rotation(W) @ rows).reshape(W.shape)
 
@@ -68,7 +72,7 @@ class Rotation(nn.Module):
         i = torch.arange(self.block_size, device=like.device)
         row, column = torch.maximum(i[:, None], i), torch.minimum(i[:, None], i)
         sign = torch.sign(i[:, None] - i).to(like.dtype)
-        # The diagonal is multiplied by 0, so any index is right there.
+        # Diagonal entries have the sign 0, so it does not matter which number is read for the diagonal.
         place = row * (row - 1) // 2 + column
         A = entries[:, place.clamp(max=entries.shape[1] - 1)] * sign
         return skew_cayley(A, torch.ones_like(A[..., 0]))

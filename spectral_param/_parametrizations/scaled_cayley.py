@@ -21,19 +21,19 @@ from spectral_param.functional._cayley import cayley_inverse
 from spectral_param.functional._cayley_diagonal import choose_signs, pivot_phases, tall_inverse
 from spectral_param.functional._checks import whole_number
 
-# A weight keeps its D while the entries of A and B are at most this number. A new D makes the entries of A at
-# most 1 for a real square weight. With 1.5 all of 40 random targets were reached for n = 3, 5, 8; with 2, one
-# or two targets were missed.
+# A weight keeps its D as long as no entry of A and B is larger than this number. A new D makes the entries of
+# A at most 1 for a real square weight. In a test with 40 random target matrices of sizes n = 3, 5, 8,
+# training reached all targets with 1.5; with 2, training missed one or two targets.
 _OUTGROWN = 1.5
-# A new D is taken only if it multiplies the largest entry by at most this factor.
+# A new D is taken only if it shrinks the largest entry of A and B at least by this factor.
 _WORTH = 0.7
 
 
 class ScaledCayley(Orthonormal, same_set=True):
-    r"""Weight with orthonormal columns, or rows if it is wide; a square weight is orthogonal (unitary).
+    r"""Weight with orthonormal columns (rows if the weight is wide); a square weight is orthogonal (unitary).
 
-    Multiplication by W keeps the length of a vector; a wide W never increases the length. Take this
-    constraint by default for orthogonal weights.
+    Multiplication by a tall or square W keeps the length of a vector; a wide W never increases the length.
+    Take this constraint by default for orthogonal weights.
 
     Example:
         >>> layer = torch.nn.Linear(64, 256)
@@ -44,48 +44,48 @@ class ScaledCayley(Orthonormal, same_set=True):
 
     Args:
         negative_ones: Number of -1s in D (an ``int``), or their fraction of n (a ``float`` from 0 to 1);
-            for real square weights only. The number fixes the determinant, (-1)^number. The papers tune the
-            fraction: 0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``, the
-            default, the registered or assigned weight determines the number; with ``init="paper"``, the
+            for real square weights only. The number fixes the determinant: det W = (-1)^number. The papers
+            tune the fraction: 0.5 for tasks with long memory, 0.1 for tasks with short memory. With ``None``,
+            the default, the registered or assigned weight determines the number; with ``init="paper"``, the
             default of the networks of :mod:`spectral_param.nn`, the number is n/2.
 
     Raises:
         ValueError: If ``negative_ones`` is outside its range.
 
     W is a scaled Cayley transform. The original T = [T₁; B] has the shape of a tall weight, ``(..., m, n)``.
-    With A = (T₁ - T₁ᴴ)/2,
+    With A = (T₁ - T₁ᴴ)/2, a tall weight is
 
-    .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + A + B^H B)^{-1},
+    .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + A + B^H B)^{-1}.
 
-    and for a square weight :math:`W = (I + A)^{-1}(I - A)D`. A wide weight is the transpose of a tall one.
-    Sources: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
+    A square weight has no B, and is :math:`W = (I + A)^{-1}(I - A)D`. A wide weight is the transpose of a
+    tall weight. Sources: Helfrich, Willmott and Ye, "Orthogonal Recurrent Neural Networks with Scaled Cayley
     Transform" (ICML 2018), real and square; Maduranga, Helfrich and Ye, "Complex Unitary Recurrent Neural
     Networks using Scaled Cayley Transform" (AAAI 2019), complex; Trockman and Kolter, "Orthogonalizing
     Convolutional Layers with the Cayley Transform" (ICLR 2021), tall.
 
-    - Real weight: D = diag(±1) is the buffer ``signs``. Only registration, assignment and
+    - For a real weight, D = diag(±1) is the buffer ``signs``. Only registration, assignment and
       :func:`spectral_param.rebase` choose D; loading a checkpoint restores the saved D. T is the weight's
       ``original``.
-    - Complex weight: D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
+    - For a complex weight, D = diag(exp iθ) with trained θ. T and θ are ``original0`` and ``original1``.
 
     Registration takes the nearest weight of the set, the polar factor, and chooses D so that I + A is well
-    conditioned: for a real square weight and ``negative_ones=None``, ``|a_ij| ≤ 1`` (Kahan 2006). Then every
-    weight of the set can be represented, also with determinant -1 or eigenvalues -1. A step costs one n × n
-    inverse and products, O(mn²) in time and O(mn) in memory.
+    conditioned: for a real square weight and ``negative_ones=None``, ``|a_ij| ≤ 1`` (Kahan 2006). With a D
+    that fits, every weight of the set can be represented, also a weight with determinant -1 or eigenvalues
+    -1. A step costs one n × n inverse and products, O(mn²) in time and O(mn) in memory.
 
-    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set, the polar factor. If ``negative_ones`` is given, the
-    distance of a weight with the other determinant is at least 2.
+    The distance of a weight from the set is the Frobenius norm ‖WᴴW - I‖, which bounds ``|σᵢ² - 1|`` for each
+    singular value σᵢ; ``project`` takes the nearest weight of the set, the polar factor. If ``negative_ones``
+    is given, the distance of a weight with the opposite determinant is at least 2.
 
     As an eigenvalue of WD tends to -1, ‖T‖ grows without bound, and steps of T move W less and less: training
-    from I to diag(-1, -1, 1) stops on the way. A new D is then needed. ``spectral_param.rebase(model)``
-    chooses a new D where entries of A are large, and ``spectral_param.rebase(model, optimizer)`` repeats this
-    during training.
+    from I to diag(-1, -1, 1) stops before the target. Such training needs a new D.
+    ``spectral_param.rebase(model)`` chooses a new D where entries of A are large, and
+    ``spectral_param.rebase(model, optimizer)`` repeats this choice during training.
 
-    W is orthonormal to rounding for every T. The error of a singular value is usually a few eps and can reach
-    64·√n·eps; for a T whose error could be larger, the inverse is computed in double precision, or by
-    eigenvalues. (torch.compile and transforms of torch.func cannot branch on values. So there the inverse is
-    in double precision for every single-precision T.)
+    W is orthonormal up to rounding for every T. The error of a singular value is usually a few eps and can
+    reach 64·√n·eps; for a T whose error could be larger, the inverse is computed in double precision, or by
+    eigenvalues. (torch.compile and transforms of torch.func cannot branch on values, so with torch.compile or
+    torch.func the inverse is computed in double precision for every single-precision T.)
     """
 
     shapes = "tall"
@@ -104,7 +104,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         self.register_buffer("signs", None)
 
     def evaluate(self, T: Tensor, theta: Tensor | None = None) -> Map:  # type: ignore[override]
-        """Return W for plain tensors, with a hand-written gradient of the transform."""
+        """Return W for tensors without a graph, with a hand-written gradient of the transform."""
         d = self._diagonal(T, theta)
         of_T = cayley.at_signs(T, d)
         if theta is None:
@@ -119,7 +119,7 @@ class ScaledCayley(Orthonormal, same_set=True):
         return Map(W, pull_back, self.reference)
 
     def reference(self, T: Tensor, theta: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Return W for T ``(..., m, n)`` and, if complex, the phases θ ``(..., n)``."""
+        """Return W for T ``(..., m, n)`` and, for a complex weight, the phases θ ``(..., n)``."""
         return cayley.reference(T, self._diagonal(T, theta))
 
     def _diagonal(self, T: Tensor, theta: Tensor | None) -> Tensor:
@@ -143,7 +143,10 @@ class ScaledCayley(Orthonormal, same_set=True):
         self._count(W.shape[-1])
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return ‖WᴴW - I‖; for a wrong determinant, at least 2, the least distance to a member."""
+        """Return ‖WᴴW - I‖, but at least 2 for a W whose determinant has the wrong sign.
+
+        Two orthogonal matrices with opposite determinants have a distance of at least 2.
+        """
         distance, resolution = super().outside(W, eps)
         count = self._count(W.shape[-1])
         if count is not None:
@@ -151,13 +154,13 @@ class ScaledCayley(Orthonormal, same_set=True):
         return distance, resolution
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the polar factor, or the nearest member of the determinant that ``negative_ones`` gives."""
+        """Return the nearest member: the polar factor if ``negative_ones`` does not fix the determinant."""
         count = self._count(W.shape[-1])
         if count is None:
             return super().near(W, eps)
         U, _, Vh = decomposed(torch.linalg.svd, W)
-        # For the nearest matrix of the other determinant, negate the singular vector of the least singular
-        # value.
+        # If UVᴴ has the wrong determinant, negate the left singular vector of the smallest singular value:
+        # this gives the nearest orthogonal matrix with the other determinant.
         U[..., -1] *= torch.where(_has_sign(U @ Vh, -((-1) ** count)), -1, 1)[..., None]
         nearest: Tensor = U @ Vh
         return nearest
@@ -179,13 +182,13 @@ class ScaledCayley(Orthonormal, same_set=True):
         return T
 
     def rebase(self, T: Tensor, theta: Tensor | None = None) -> None:  # type: ignore[override]
-        """Choose D anew where an entry of A exceeds 1.5. The weight changes only by rounding."""
+        """Choose a new D where an entry of A or B exceeds 1.5. The weight changes only by rounding."""
         self.choose_again(T, theta)
 
     @torch.no_grad()
     def choose_again(self, T: Tensor, theta: Tensor | None = None) -> bool:
         """Do :meth:`rebase`, and return whether another D was chosen."""
-        # |a_ij| is at most the largest entry of T.
+        # A cheap test comes first: no entry of A or B is larger than the largest entry of T.
         if not float(T.abs().amax()) > _OUTGROWN:
             return False
         outgrown = _largest_entry(T) > _OUTGROWN
@@ -197,9 +200,9 @@ class ScaledCayley(Orthonormal, same_set=True):
         trial = ScaledCayley(self.negative_ones)
         try:
             found = as_tuple(trial.invert(W[outgrown]))
-        except InManifoldError:  # No D has this number of -1s for such an exceptional weight.
+        except InManifoldError:  # For rare weights, no D with the number of -1s in ``negative_ones`` exists.
             return False
-        # For phases, and for signs of a tall weight, a new D may give larger entries.
+        # For a complex or tall weight, a new D may make entries of A and B larger.
         better = _largest_entry(found[0]) < _WORTH * _largest_entry(exact)[outgrown]
         chosen = outgrown.clone()
         chosen[outgrown] = better
@@ -214,14 +217,14 @@ class ScaledCayley(Orthonormal, same_set=True):
         return True
 
     def start(self, like: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return A as initialized in section 4.2, with rotation angles uniform in [0, π/2].
+        """Return A as initialized in section 4.2 of the paper, with rotation angles uniform in [0, π/2].
 
-        The -1s are at the end of D. ``negative_ones=None`` means n/2 of them, which spreads the eigenvalues
-        over the whole unit circle. The phases of a complex D are uniform.
+        The entries -1 are at the end of D. ``negative_ones=None`` means n/2 entries -1, which spread the
+        eigenvalues of W over the whole unit circle. The phases of a complex D are uniform in [0, 2π).
         """
         n = like.shape[-1]
         if like.shape[-2] > n:
-            # A random matrix with orthonormal columns, because the papers have only square matrices.
+            # The papers have only square matrices. A tall weight starts from a random member of the set.
             return self.invert(self.near(torch.randn_like(like)))
         T = cayley_inverse(init.cayley_(torch.empty_like(like)))
         if like.is_complex():
@@ -291,5 +294,5 @@ def _largest_entry(T: Tensor) -> Tensor:  # (..., m, n) -> (...)
 
 
 def _has_sign(W: Tensor, sign: int) -> Tensor:  # (..., n, n) -> (...)
-    """Return where the determinant has this sign."""
+    """Return which matrices have a determinant of the given sign."""
     return torch.linalg.slogdet(W).sign * sign > 0

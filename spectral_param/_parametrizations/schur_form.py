@@ -47,7 +47,7 @@ _COMPLEX = "For complex weights take spectral_param.ScaledCayley or SpectralRadi
 
 # Registration moves eigenvalues and departures from outside a bound to this fraction of the bound. Several
 # eigenvalues exactly on the bound can form a nearly defective eigenvalue, which rounding moves beyond the
-# bound. Departures below their bound are values of the map, but the bound itself is not.
+# bound. The map reaches every departure below the bound, but not the bound itself.
 _INSIDE = 0.995
 
 
@@ -55,8 +55,9 @@ class SchurForm(Searched):
     r"""Real weight :math:`V = P(Λ + T)P^T` with the eigenvalues :math:`γ e^{±iθ}`.
 
     The eigenvalues are parameters, with optional bounds on their moduli or real parts, and on the departure
-    from normality. In training, two real eigenvalues never become a complex pair, nor the reverse. So to
-    train a stable weight from a fresh start, take :class:`spectral_param.LyapunovForm`.
+    from normality. In training, two real eigenvalues never become a complex pair, and a complex pair never
+    becomes two real eigenvalues. So to train a stable weight from a random start, take
+    :class:`spectral_param.LyapunovForm`.
 
     Example:
         >>> rnn = torch.nn.RNN(8, 64)
@@ -66,50 +67,53 @@ class SchurForm(Searched):
         True
 
     Args:
-        P: The parametrization of P, of this library or another, with a ``right_inverse``. It is copied; the
-            given instance is not changed. ``None``, the default, is ``SkewExponential("cayley")``, as in the
-            authors' code; ``SkewExponential("henaff")`` is the other initialization of the expRNN paper.
-        form: ``"exact"``, the default, or ``"paper"``.
+        P: The parametrization of P, of this library or another, with a ``right_inverse``. The constraint
+            uses a copy of P; the given instance is not changed. ``None``, the default, is
+            ``SkewExponential("cayley")``, as in the authors' code; ``SkewExponential("henaff")`` is the other
+            initialization of the expRNN paper.
+        form: ``"exact"``, the default, or ``"paper"``; the two forms have different blocks of Λ, see below.
         radius: Bound of the moduli of the eigenvalues, for ``form="exact"``: a number r for ``|λ| ≤ r``. γ is
-            the trained number, reflected at the bound. So eigenvalues can reach the bound and leave it,
-            because the derivative does not vanish there. ``None``, the default: no bound. The bound holds up
-            to rounding, but rounding errors can strongly change the eigenvalues of a matrix far from normal:
-            in training with the bound 0.9, a float32 weight of 64 rows can reach a radius above 1. If the
-            bound must hold, also bound the departure by a number about as large as the radius.
+            the trained number, reflected at the bound. The derivative of a reflection does not vanish, so
+            eigenvalues can reach the bound and leave the bound again. ``None``, the default, means no bound.
+            The bound holds up to rounding, but rounding errors can strongly change the eigenvalues of a
+            matrix far from normal: in training with the bound 0.9, a float32 weight of 64 rows can reach a
+            radius above 1. If the bound must hold, also bound the departure by a number about as large as the
+            radius.
         abscissa: Bound of the real parts of the eigenvalues, Re λ ≤ abscissa, for continuous-time dynamics
-            dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. γ and θ
-            are then the real and the imaginary part of an eigenvalue.
+            dh/dt = V h. ``abscissa`` takes the same values as ``radius``; give only one of the two. With
+            ``abscissa``, γ and θ are the real and the imaginary part of an eigenvalue.
         departure: Bound of the departure from normality, for ``form="exact"``: the Frobenius norm of the
-            non-normal part of Λ + T, which consists of T and the shears. This bounds transient growth:
-            :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default: no bound.
-        delta: δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on copying, adding
-            and Penn Treebank; on sequential MNIST they use 0.1.
+            non-normal part of Λ + T, which consists of T and the shears. The bound limits transient growth:
+            :math:`‖V‖_2 ≤ ρ + departure`. ``None``, the default, means no bound.
+        delta: The factor δ of :meth:`penalty`. The default is 1e-4, as in the authors' experiments on
+            copying, adding and Penn Treebank; on sequential MNIST the authors use 0.1.
 
     Raises:
         ValueError: If an argument is outside its range.
 
     Source: Kerg et al., "Non-normal Recurrent Neural Network (nnRNN)" (NeurIPS 2019), eq. (5). P is
-    orthogonal, Λ block-diagonal, T strictly block lower triangular. So V and Λ have the same eigenvalues, for
-    all P and T. The blocks of Λ are
+    orthogonal, Λ is block-diagonal, and T is strictly block lower triangular. So V and Λ have the same
+    eigenvalues, for all P and T. The blocks of Λ are
 
     .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-    with a shear s > 0, or [γ] for a real eigenvalue. The paper has no shear; instead it trains the entry of T
-    inside each block (``form="paper"``). The entry changes the eigenvalues, so γ is the modulus of the
-    eigenvalues only while the entry is zero, as at the start.
+    The number s > 0 is called a shear. The block of a real eigenvalue is [γ]. In the paper there is no shear;
+    instead, the entry of T inside each block is trained (``form="paper"``). This entry changes the
+    eigenvalues, so γ is the modulus of the eigenvalues only while the entry is zero, as at the start.
 
     The originals are T, of the weight's shape; γ, θ and log s (not for ``"paper"``), each with one entry per
-    row; and the originals of P. A block uses the entries of its first row. The buffer ``pairs`` marks the
-    rows where blocks of size 2 begin. Registration and assignment choose ``pairs``, and training does not
-    change it. With ``init="paper"`` all eigenvalues form pairs, except for one real eigenvalue if n is odd.
+    row; and the originals of P. A block of two rows uses the entries of γ, θ and log s for the first of these
+    rows. The buffer ``pairs`` marks the rows where blocks of size 2 begin. Registration and assignment choose
+    ``pairs``, and training does not change ``pairs``. With ``init="paper"`` all eigenvalues form pairs,
+    except for one real eigenvalue if n is odd.
 
-    The weight is real, of shape ``(..., n, n)``. Registration and assignment accept any real matrix, by
-    LAPACK's real Schur form. A step evaluates the parametrization of P, and takes two more matrix products
-    forward and four backward.
+    The weight is real, of shape ``(..., n, n)``. LAPACK's real Schur form gives the originals of any real
+    matrix. A step evaluates the parametrization of P, and takes two more matrix products forward and four
+    backward.
 
     The distance of a weight from the set is the largest excess of an eigenvalue, or of the departure from
-    normality, over its bound, and 0 without bounds; ``project`` returns the weight with which training would
-    start after registration.
+    normality, over its bound. Without bounds the distance is 0. ``project`` returns the weight with which
+    training would start after registration.
     """
 
     pairs: Tensor | None
@@ -197,10 +201,11 @@ class SchurForm(Searched):
         return (*(X.to(W.device, W.dtype) for X in own), *P_originals), excess.to(W.device, W.dtype)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Return the start of section 4: T = 0, γ = 1, θ uniform in [0, 2π), s = 1, P as in its own paper.
+        """Return originals as in section 4 of the paper: T = 0, γ = 1, θ uniform in [0, 2π), s = 1.
 
-        Eigenvalues outside a bound are moved onto it. T = 0 is from the authors' code; the paper does not
-        specify T. A P from another library starts from rotations by angles uniform in [-π, π).
+        P is initialized as in the paper of its own constraint; a P of another library starts from rotations
+        by angles uniform in [-π, π). Eigenvalues outside a bound are moved onto the bound. T = 0 is from the
+        authors' code; the paper does not specify T.
         """
         P_originals = as_tuple(adapted(self.P).start(init.henaff_(torch.empty_like(like))))
         gamma = torch.ones_like(like[..., 0])
@@ -216,7 +221,7 @@ class SchurForm(Searched):
         return *own[: self._count], *P_originals
 
     def free_parameters(self, *originals: Tensor) -> int:
-        """Return n² for each matrix (n(n-1)/2 of them for P), minus the numbers of frozen originals."""
+        """Return n² for each matrix, n(n-1)/2 of which belong to P, minus the numbers in frozen originals."""
         blocks, P_originals = self._blocks(originals)
         n = blocks.T.shape[-1]
         rows, pairs = blocks.real.numel(), int(blocks.pairs.sum())
@@ -226,7 +231,7 @@ class SchurForm(Searched):
         return total + count_free(self.P, P_originals)
 
     def parts(self, *originals: Tensor) -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
-        """Return pairs of a constraint and its originals: this one, and P."""
+        """Return pairs of a constraint and its originals, for this constraint and for the constraint of P."""
         return [(self, originals), *adapted(self.P).parts(*originals[self._count :])]
 
     def penalty(self, *originals: Tensor) -> Tensor:
@@ -293,7 +298,7 @@ class SchurForm(Searched):
         return 4 if self.form == "exact" else 3
 
     def _folded(self, gamma: Tensor) -> Tensor:
-        """Return γ from the trained number, by reflection at the bounds."""
+        """Return γ, the trained number reflected at ±``radius``."""
         return gamma if self.radius is None else fold(gamma, -self.radius, self.radius)
 
     def _blocks(self, originals: tuple[Tensor, ...]) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
@@ -302,7 +307,7 @@ class SchurForm(Searched):
         originals = tuple(map(as_real, originals))
         T, gamma, theta, *rest = originals[: self._count]
         pairs = starts_of_pairs(self.pairs.to(T.device))
-        # Above this, squares of exp(log s) overflow.
+        # For a larger log s, squares of s would overflow.
         most = math.log(torch.finfo(T.dtype).max) / 2.2
         log_shear = rest[0].clamp(-most, most) if rest else torch.zeros_like(gamma)
         if self.abscissa is not None:
@@ -315,14 +320,14 @@ class SchurForm(Searched):
         """Return the γ and θ that :meth:`_blocks` maps to these blocks."""
         if self.abscissa is not None:
             return blocks.real, blocks.imag
-        # |θ| ≤ π/2, and γ has the sign of the real part. With γ > 0 and θ near π, sin θ would lose digits,
-        # which a large shear amplifies.
+        # θ is chosen with |θ| ≤ π/2, and γ with the sign of the real part. If instead γ were positive and θ
+        # near π, sin θ would lose digits, and a large shear would amplify this error.
         sign = torch.where(blocks.real < 0, -1, 1)
         theta = torch.atan2(sign * blocks.imag, blocks.real.abs())
         return sign * torch.hypot(blocks.real, blocks.imag), theta
 
     def _clipped(self, blocks: SchurBlocks, margin: float = 0.0) -> SchurBlocks:
-        """Return exact-form blocks, with eigenvalues outside a bound moved to ``1 - margin`` of the bound."""
+        """Return blocks with eigenvalues outside the bound moved a relative ``margin`` inside the bound."""
         modulus = torch.hypot(blocks.real, blocks.imag)
         if self.abscissa is not None:
             target = self.abscissa - margin * modulus
@@ -335,8 +340,8 @@ class SchurForm(Searched):
     def _bounded(self, blocks: SchurBlocks, W: Tensor, eps: float) -> tuple[SchurBlocks, Tensor]:
         """Return blocks whose image under the map keeps the bounds, and the excess of the given blocks.
 
-        The excess is the larger of two numbers, each 0 within rounding: the excess of an eigenvalue, and the
-        excess of the departure.
+        The excess is the maximum of two numbers: the largest excess of an eigenvalue, and the excess of the
+        departure. An excess that may be only rounding counts as 0.
         """
         moved = self._clipped(blocks)
         distance = torch.hypot(moved.real - blocks.real, moved.imag - blocks.imag)
@@ -350,14 +355,14 @@ class SchurForm(Searched):
         )
         if self.departure is None:
             return moved, excess
-        # Scaled, because squares of the entries may overflow.
+        # The blocks are scaled first, because squares of the entries may overflow.
         scale = power_of_two_scale(W)[..., 0].to(moved.T.device).to(moved.T.dtype)
         unit = moved._replace(T=moved.T / scale[..., None], imag=moved.imag / scale)
         ratio = departure(unit).sqrt() * scale / self.departure
         outside = ratio > 1 + relative_rounding(W.shape[-1], eps, W.dtype)
         beyond = torch.where(outside, self.departure * (ratio - 1), 0)
-        # The map does not reach the bound of the departure. Because of rounding, departures stay below it by
-        # this relative distance.
+        # The map does not reach the bound of the departure. So that rounding does not reach the bound either,
+        # departures stay below the bound by this relative distance.
         margin = max(16 * torch.finfo(W.dtype).eps, self._eps_of(W))
         inside = torch.where(outside, _INSIDE, ratio).clamp(max=1 - margin)
         factor = inside / torch.where(ratio > 0, ratio, 1) / (1 - inside.square()).sqrt()
@@ -368,7 +373,8 @@ class SchurForm(Searched):
         """Return a bound for the rounding errors of the eigenvalues."""
         if not bool((distance > 0).any()):
             return 0.0
-        # ‖v_i‖ ‖row i of V⁻¹‖ is the condition number of λ_i. The error of a defective λ_i is of order √eps.
+        # With eigenvectors v_i, the columns of V, the condition number of λ_i is ‖v_i‖ ‖row i of V⁻¹‖. The
+        # error of a defective λ_i is of order √eps.
         _, vectors = eigenvectors(W)
         inverse = torch.linalg.inv_ex(vectors).inverse
         condition = torch.linalg.vector_norm(inverse, dim=-1).nan_to_num(nan=math.inf).amax(dim=-1)
@@ -383,7 +389,7 @@ class SchurForm(Searched):
     def _invert_P(  # noqa: N802
         self, P: Tensor, blocks: SchurBlocks, like: Tensor, eps: float
     ) -> tuple[SchurBlocks, tuple[Tensor, ...]]:
-        """Return the blocks and the originals of P, with det P = 1 if the map of P reaches it, else -1."""
+        """Return blocks and the originals of P; det P is 1 if the map of P reaches such a P, else -1."""
         P, blocks = flip_last(P, blocks, torch.linalg.slogdet(P).sign < 0)
         everywhere = torch.ones(P.shape[:-2], dtype=torch.bool, device=P.device)
         failure = ValueError(
@@ -397,7 +403,8 @@ class SchurForm(Searched):
             except ValueError as error:
                 failure = error
                 continue
-            # Orthogonal matrices of different determinants have a distance of at least 2.
+            # Orthogonal matrices with different determinants have a distance of at least 2. So a distance
+            # below 1 shows that the map of P reaches the target.
             with torch.no_grad():
                 distance = torch.linalg.matrix_norm(applied(self.P, originals) - target)
             if bool((distance < 1).all()):

@@ -11,19 +11,22 @@ from spectral_param._parametrizations.degenerate import warn_of_weight
 from spectral_param._parametrizations.tensors import as_tuple
 from spectral_param.errors import NotFiniteError
 
-# A matrix is multiplied by 1 minus these numbers, in order, until the search finds originals.
+# :meth:`Searched.near` tries these margins in order: it searches for (1 - margin) W until the member that the
+# search finds is in the set despite rounding.
 _MARGINS = (0.0, 1e-3, 0.01, 0.1, 0.5, 1.0)
 # Registration warns if an entry moves by more than this fraction of the largest entry.
 _NOTICED = 1e-3
 
 
 class Searched(Parametrization):
-    """A constraint with a search that returns the originals of a near member, and the distance."""
+    """A constraint with a search: it finds, for a weight, originals of a near member, and the distance."""
 
     by_map_alone = "its members are found by a search, which is slow and ends inside the set"
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
-        """Return originals of members near W, and how far W is outside the set, 0 within rounding.
+        """Return originals of members near W, and the distance of W from the set.
+
+        The distance is 0 if W is a member up to rounding.
 
         Args:
             W: Finite matrices ``(..., m, n)``.
@@ -36,9 +39,10 @@ class Searched(Parametrization):
         return self.search(W, eps)[1], 0.0
 
     def near(self, W: Tensor) -> Tensor:
-        """Return the members that the search finds; search farther inside if rounding leaves the set.
+        """Return members that the search finds; if rounding moves a member outside, search farther inside.
 
-        For a matrix on the boundary the search may fail, even if this matrix is a value of the map.
+        The search may fail for a matrix on the boundary of the set, even if this matrix is a value of the
+        map.
         """
         eps = self._eps_of(W)
         for margin in _MARGINS:
@@ -59,7 +63,7 @@ class Searched(Parametrization):
         return W
 
     def inner(self, W: Tensor, margin: float) -> Tensor:
-        """Return (1 - margin) W, or another matrix farther inside, for :meth:`near`."""
+        """Return a matrix farther inside the set than W, for :meth:`near`; by default (1 - margin) W."""
         return (1 - margin) * W
 
     def invert(self, W: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -67,7 +71,7 @@ class Searched(Parametrization):
         return self.search(W, self._eps_of(W))[0]
 
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the originals, from a single search."""
+        """Return originals of W; at registration, of a member near W. The search runs only once."""
         originals, distance = self.search(W, eps)
         if is_first:
             self._warn_if_moved(W, as_tuple(originals), eps, distance)
@@ -80,13 +84,14 @@ class Searched(Parametrization):
         return distance <= 0
 
     def _keeps_value(self) -> str:
-        """Return advice on how to keep the value of a weight that registration moves, for a message."""
+        """Return advice for a message: how to keep the value of a weight that registration would move."""
         return ""
 
     def _warn_if_moved(self, W: Tensor, originals: tuple[Tensor, ...], eps: float, distance: Tensor) -> None:
-        """Warn of members that rounding of the originals moves.
+        """Warn if rounding of the originals moves a member of the set.
 
-        No warning in half precision: originals have two or three digits there, and every weight moves.
+        In half precision there is no warning, because originals have only two or three digits there and every
+        weight moves.
         """
         if self.dtype in HALF:
             return

@@ -1,4 +1,4 @@
-"""Signs and zeros of the entries: Dale's law, masks, connectomes."""
+"""Weights whose entries have given signs or are zero: Dale's law, masks, connectomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class SignPattern(Parametrization):
     r"""Real weight whose entries have given signs: :math:`W_{ij} = p_{ij} |T_{ij}|` for p = ±1.
 
     Dale's law says that a neuron excites all of its targets or inhibits all of them: each column of a
-    recurrent matrix has one sign. In masks, sparse reservoirs and connectomes a zero is a missing connection.
+    recurrent matrix has one sign. In masks, sparse reservoirs and connectomes a zero entry is a missing
+    connection.
 
     Example:
         >>> dale = torch.ones(8, 8)
@@ -34,30 +35,30 @@ class SignPattern(Parametrization):
 
     Args:
         pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
-            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. A tensor, an array
-            or nested lists. The pattern is a buffer.
+            -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. The pattern may be a
+            tensor, an array or nested lists, and is stored in a buffer.
 
     Raises:
-        ValueError: If an entry is something else, if all entries are NaN, or if the shape does not fit the
-            weight.
+        ValueError: If an entry of the pattern is none of these four numbers, if all entries are NaN, or if
+            the shape does not fit the weight.
 
     Source: Song, Yang and Wang, "Training Excitatory-Inhibitory Recurrent Neural Networks for Cognitive
     Tasks" (PLoS Computational Biology 2016), where :math:`W = W^{+} D` with rectified entries
     :math:`W^{+}`.
 
     The list ``[SignPattern(p), SpectralRadiusNorm(0.9)]`` gives a weight both properties, because
-    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. The reverse
-    order does not keep the spectral radius: changed signs change the eigenvalues.
+    :class:`spectral_param.SpectralRadiusNorm` multiplies all entries by one positive number. With the list in
+    reverse order the weight does not have the spectral radius, because changed signs change the eigenvalues.
     :class:`spectral_param.SpectralAbscissa` shifts the diagonal. If ``SpectralAbscissa`` follows in the list,
     the diagonal of the pattern has to be NaN (or -1 for ``mode="at_most"``, which only makes the diagonal
     smaller). :func:`spectral_param.constrain` checks this condition.
 
-    With absolute values the derivative is ±1 (1 at T = 0). A rectifier, as in the paper, has derivative 0
-    where its value is 0, so an entry that has reached zero would stay zero. Registration and assignment take
-    T = W; registration first sets entries of the wrong sign to zero.
+    The map uses absolute values, whose derivative is ±1 (1 at T = 0). The paper uses a rectifier, whose
+    derivative is 0 where its value is 0: an entry that has reached zero would stay zero. Registration and
+    assignment take T = W; registration first sets entries of the wrong sign to zero.
 
     The distance of a weight from the set is the largest modulus of an entry of the wrong sign; ``project``
-    takes the nearest weight of the set, with zeros in place of such entries.
+    takes the nearest weight of the set, in which all entries of the wrong sign are replaced by zeros.
     """
 
     pattern: Tensor
@@ -82,15 +83,16 @@ class SignPattern(Parametrization):
                 "nothing. Writing into an expanded tensor changes all its rows: clone() it before. For free "
                 "entries alone leave SignPattern out."
             )
-        # A free entry is 2 in the buffer: NaN is not equal to NaN, so buffers could not be compared.
+        # The buffer has 2 for a free entry, because NaN is not equal to NaN: buffers with NaN could not be
+        # compared.
         self.register_buffer("pattern", entries.nan_to_num(nan=_FREE))
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
         self._check_size(T)
-        # Averages of equal patterns have rounding errors: round them off.
+        # The average of equal patterns may have rounding errors, so the pattern is rounded to integers.
         pattern = self.pattern.real.round().to(T.device, T.dtype)
-        # p sgn(T) T, with the derivative 1 where T is zero.
+        # This is p sgn(T) T = p |T|, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def check_matrices(self, W: Tensor) -> None:
@@ -108,7 +110,7 @@ class SignPattern(Parametrization):
 
     def invert(self, W: Tensor) -> Tensor:
         """Return T = W."""
-        self.pattern = self.pattern.to(W.device)  # Moved here, so that no read has to move the pattern.
+        self.pattern = self.pattern.to(W.device)  # Moved now, so that later reads need not move the pattern.
         return W.clone()
 
     def _is_wrong(self, W: Tensor) -> Tensor:
@@ -119,9 +121,9 @@ class SignPattern(Parametrization):
         return "entries with the signs of the pattern"
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries with the pattern's signs, scaled to spectral radius 1 unless it is zero.
+        """Return Gaussian entries with the pattern's signs, scaled to spectral radius 1.
 
-        A matrix that is not square is scaled to norm 1 instead.
+        A matrix that is not square is scaled to spectral norm 1. A matrix with radius (norm) 0 is not scaled.
         """
         T = self.reference(torch.randn_like(like))
         is_square = T.shape[-1] == T.shape[-2]
@@ -150,7 +152,7 @@ class SignPattern(Parametrization):
     def _check_size(self, W: Tensor) -> None:
         pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
         fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
-        # The lengths are equal, as torch 2.6 requires of a zip that it compiles.
+        # torch 2.6 can compile this zip only because both arguments have the same length.
         if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
             raise ValueError(
                 f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
@@ -159,5 +161,5 @@ class SignPattern(Parametrization):
 
 
 def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:
-    """Return where X has the wrong sign."""
+    """Return a mask of the entries of X that have the wrong sign."""
     return (pattern * X < 0) & (pattern != _FREE)

@@ -14,8 +14,8 @@ from spectral_param._parametrizations.tensors import as_real, as_tuple, is_train
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import is_finite
 
-# Registration moves singular values from outside the interval to this fraction of the margin. At the edge
-# itself the derivative of the sigmoid is zero.
+# Registration moves singular values from outside the interval to this fraction of the margin from the center.
+# At the edge itself the derivative of the sigmoid is zero.
 EDGE = 0.99
 
 
@@ -49,17 +49,18 @@ class SingularValues(Searched):
     and the margin m. No singular value decomposition is differentiated, so equal singular values, as in the
     paper's initialization, cause no problem.
 
-    The originals are the originals of :class:`spectral_param.Householder` for U, then for V, and f:
-    ``original0`` … ``original2`` of a real weight, ``original0`` … ``original4`` of a complex one.
+    The originals of a real weight are ``original0`` and ``original1``, the vectors of the reflections of U
+    and V, and ``original2``, which is f. A complex weight has vectors and angles of U, vectors and angles of
+    V, and f, as ``original0`` … ``original4``.
 
     The weight has any shape. For a tall weight, ``(..., m, n)``, U has n orthonormal columns; a wide weight
-    is the transpose of a tall one. Registration computes the singular value decomposition and moves singular
-    values from outside the interval to 0.99 of the margin. (For real weights and center 1,
-    ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
+    is the transpose of a tall weight. Registration computes the singular value decomposition, and moves
+    singular values from outside the interval to 0.99 of the margin from the center. (For real weights and
+    center 1, ``geotorch.AlmostOrthogonal`` has the same set; its U and V are matrix exponentials.)
 
     With k < n reflections, U and V cannot be computed from a weight whose singular values are close
-    together. Then registration takes ``init="paper"``, which is random, and only the weight of the last
-    evaluation can be assigned. To copy a trained weight, use its ``state_dict``.
+    together. So registration needs the random ``init="paper"``, and only the weight that was read last can be
+    assigned. To copy a trained weight, use its ``state_dict``.
 
     The distance of a weight from the set is the largest distance of a singular value from the interval;
     ``project`` clips the singular values, which gives the nearest weight of the set.
@@ -90,7 +91,7 @@ class SingularValues(Searched):
         """Return U diag(σ) Vᴴ."""
         left, right, f = _factors(originals)
         U, V = self.left.reference(*left), self.right.reference(*right)
-        # Module.double converts f and leaves the vectors.
+        # Module.double converts f, but not complex vectors.
         f = as_real(f).to(U.real.dtype)
         return (U * (self.center + self.margin * torch.tanh(f / 2))[..., None, :]) @ V.mH
 
@@ -110,7 +111,8 @@ class SingularValues(Searched):
         edge.
 
         Raises:
-            InManifoldError: For fewer reflections than columns, which cannot be computed from W.
+            InManifoldError: For fewer reflections than columns, because such reflections cannot be computed
+                from W.
         """
         U, sigma, Vh, excess = self._decomposed(W, eps)
         t = (sigma - self.center) / self.margin
@@ -126,7 +128,7 @@ class SingularValues(Searched):
         return clipped if eps is None else unless_rounding(clipped, W, eps)
 
     def _decomposed(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return U, σ, Vᴴ, and the distance of each σ from the interval, 0 within rounding."""
+        """Return U, σ, Vᴴ, and the distance of each σ from the interval; rounding counts as distance 0."""
         n = W.shape[-1]
         count = self.left.count(n)
         if count < n:
@@ -138,7 +140,7 @@ class SingularValues(Searched):
         return U, sigma, Vh, torch.where(excess - rounding <= 0, 0, excess)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Return Householder's start for U and V, and f = 0: all singular values at the center."""
+        """Return U and V initialized as by Householder, and f = 0: all singular values are at the center."""
         n = like.shape[-1]
         square = like[..., :n, :]
         f = torch.zeros_like(like[..., 0, :].real)

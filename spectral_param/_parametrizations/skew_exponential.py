@@ -38,11 +38,11 @@ class SkewExponential(Orthonormal):
 
     Args:
         angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
-            the default, is uniform in [-π, π), ``"cayley"`` uniform in [0, π/2]. The papers use both,
-            depending on the task.
+            the default, is uniform in [-π, π), and ``"cayley"`` is uniform in [0, π/2]. The papers use both
+            distributions, depending on the task.
 
     Raises:
-        ValueError: If ``angles`` has another value.
+        ValueError: If ``angles`` is neither ``"henaff"`` nor ``"cayley"``.
 
     Sources: Lezcano-Casado and Martínez-Rubio, "Cheap Orthogonal Constraints in Neural Networks" (ICML
     2019), with B = I; Lezcano-Casado, "Trivializations for Gradient-Based Optimization on Manifolds"
@@ -50,14 +50,14 @@ class SkewExponential(Orthonormal):
     ``SO`` with ``triv="expm"``: the original is T, and A = ``T.tril(-1) - T.tril(-1).mT``.
 
     The weight is real, of shape ``(..., m, n)``. A tall W is the end of the geodesic from the base B in the
-    direction of T, and a wide W is the transpose of a tall one (Edelman, Arias and Smith, "The Geometry of
+    direction of T, and a wide W is the transpose of a tall W (Edelman, Arias and Smith, "The Geometry of
     Algorithms with Orthogonality Constraints", SIAM Journal on Matrix Analysis and Applications 1998).
     Registration projects the weight onto the nearest matrix with orthonormal columns (the polar factor). This
     matrix becomes the base, with T = 0; an assigned weight becomes the base, too. Training does not change
-    the determinant of W, which equals det B for a square weight. B is a buffer in float32 or better.
+    the determinant of a square weight, because det W = det B. B is a buffer in float32 or better.
 
-    The distance of a weight from the set is ‖WᴴW - I‖ in the Frobenius norm, a bound of every ``|σᵢ² - 1|``;
-    ``project`` takes the nearest weight of the set, the polar factor.
+    The distance of a weight from the set is the Frobenius norm ‖WᴴW - I‖, which bounds ``|σᵢ² - 1|`` for each
+    singular value σᵢ; ``project`` takes the nearest weight of the set, the polar factor.
     """
 
     shapes = "tall"
@@ -69,12 +69,12 @@ class SkewExponential(Orthonormal):
         self.register_buffer("base", None)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the exponential of T at the base."""
+        """Return the weight, the exponential of T at the base B."""
         base = self._base_like(T)
         return _at(base if base is None else orthogonal_unseen(base), T)
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return the exponential at the present base; the gradient is autograd's."""
+        """Return the exponential of T at the present base; autograd computes the gradient."""
         base = self._base_like(T)
         return recorded(functools.partial(_at, base if base is None else orthogonal(base)), T)
 
@@ -91,7 +91,7 @@ class SkewExponential(Orthonormal):
         return torch.zeros_like(W)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return T with random angles and the base I; for tall matrices return 0, and draw the base."""
+        """Return T with random angles, for the base I; for tall matrices, return T = 0 for a random base."""
         if like.shape[-2] > like.shape[-1]:
             self.base = orthonormal.polar_factor(torch.randn_like(like))
             return torch.zeros_like(like)
@@ -99,19 +99,19 @@ class SkewExponential(Orthonormal):
         R = fill(torch.empty_like(like))
         angles = torch.atan2(R.diagonal(-1, -2, -1), R.diagonal(0, -2, -1)[..., :-1])
         self.base = identity_like(R).expand_as(R).clone()
-        # Entries of the subdiagonal between two rotations are not angles.
+        # Every second entry of the subdiagonal lies between two rotations, and is not an angle.
         angles[..., 1::2] = 0
         return torch.diag_embed(angles, -1)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return mn - n(n+1)/2 for each matrix: n(n-1)/2 for a square one."""
+        """Return mn - n(n+1)/2 for each m x n matrix, which is n(n-1)/2 if the matrix is square."""
         m, n = T.shape[-2:]
         return T.numel() // (m * n) * (m * n - n * (n + 1) // 2)
 
     def rebase(self, T: Tensor) -> None:  # type: ignore[override]
         """Make the present weight the base, and the original T zero. The weight changes only by rounding."""
         with torch.no_grad():
-            W = self.evaluate(at_least_float32(T)).value  # The weight that a read returns.
+            W = self.evaluate(at_least_float32(T)).value  # The same W that a read of the weight returns.
             if self.base is not None and bool(W.isfinite().all()):
                 # Without the projection, rounding errors of many products would accumulate.
                 self.base.copy_(orthonormal.polar_factor(W))
@@ -122,7 +122,7 @@ class SkewExponential(Orthonormal):
         return f"angles={self.angles!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SkewExponential:
-        """Convert the module, and project the base, which is orthogonal only to the old dtype's precision."""
+        """Convert the module; if the dtype of the base changes, make the base orthogonal in the new dtype."""
         base = self.base
         super()._apply(fn, recurse)
         if base is not None and self.base is not None and self.base.dtype != base.dtype:

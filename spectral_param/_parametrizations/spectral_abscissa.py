@@ -26,7 +26,8 @@ class SpectralAbscissa(Measured):
     :math:`α(T) = \max \mathrm{Re}\, λ_i(T)` is the asymptotic growth rate of :math:`\dot x = T x`. The system
     is stable for α < 0, as a discrete-time system is for ρ < 1. The shift moves all eigenvalues by the same
     real number. Eigenvectors, imaginary parts and the departure from normality do not change. The gradient
-    is exact: :math:`dα/dT = \mathrm{Re}(\bar v u^T / (v^H u))` for the left and right eigenvectors v and u.
+    is exact: :math:`dα/dT = \mathrm{Re}(\bar v u^T / (v^H u))` for the left and right eigenvectors v and u of
+    the rightmost eigenvalue.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -37,29 +38,31 @@ class SpectralAbscissa(Measured):
     Args:
         abscissa: The spectral abscissa a, per unit of time: a number, or a tensor with one number for each
             matrix of a batch (each gate of an LSTM or GRU weight). The default is 0, the edge of stability.
-            ``"present"``: the abscissa that each matrix has at registration. The ``state_dict`` saves it.
-        mode: ``"equal"``, the default: α(W) = a always. ``"at_most"``: T is shifted only if α(T) > a. While T
-            is shifted, the loss does not depend on multiples of I in T, so training alone never brings α(W)
-            back below a. Call :func:`spectral_param.rebase` after each optimizer step, or pass
-            ``optimizer=`` to :func:`spectral_param.constrain`.
+            ``"present"`` means the abscissa that each matrix has at registration; the ``state_dict`` saves
+            this number.
+        mode: With ``"equal"``, the default, always α(W) = a. With ``"at_most"``, T is shifted only if
+            α(T) > a. As long as T is shifted, the loss does not depend on multiples of I in T, so training
+            alone never brings α(W) back below a. Call :func:`spectral_param.rebase` after each optimizer
+            step, or pass ``optimizer=`` to :func:`spectral_param.constrain`.
 
     Raises:
         ValueError: If an argument is outside its range.
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition, and further reads cost almost nothing. Under torch.compile every read
-    costs as much as the first.
+    costs one eigenvalue decomposition.
 
-    The distance of a weight from the set is ``|α(W) - a|``, with ``"at_most"`` max(α(W) - a, 0). ``project``
-    shifts W as the map does.
+    The distance of a weight from the set is ``|α(W) - a|`` with ``"equal"``, and max(α(W) - a, 0) with
+    ``"at_most"``. ``project`` shifts W as the map does.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T, or an α that overflows, gives NaN in W and in the gradient.
     - If several eigenvalues are rightmost, the gradient of one of them is taken.
     - A rightmost eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats α
-      as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+      both with and without balancing. A defective eigenvalue has no usable derivative. For such a T the
+      gradient treats α as a constant, and a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is
+      emitted once.
     """
 
     ROUNDINGS = 4
@@ -70,13 +73,13 @@ class SpectralAbscissa(Measured):
         super().__init__("abscissa", abscissa, mode=(mode, Mode))
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return T - (α(T) - a) I, or T where the mode does not shift."""
+        """Return T - (α(T) - a) I, or T for matrices that the mode does not shift."""
         return self.made(T, leading_eigentriple(T, "real"))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return T - (α(T) - a) I or T for plain tensors, from the leading eigentriples."""
+        """Return T - (α(T) - a) I or T, using the rightmost eigenvalues and eigenvectors in ``solution``."""
         triple, regular = solution
-        if isinstance(self.abscissa, str):  # "present", after another parametrization.
+        if isinstance(self.abscissa, str):  # After another parametrization, the first T determines "present".
             self._take_present(triple.eigenvalue.real)
         bound = self._bound_for(T)
         shift = triple.eigenvalue.real - bound
@@ -101,7 +104,7 @@ class SpectralAbscissa(Measured):
         return Map(self._shifted(T, shift, active), pull_back, reference)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return T - (α(T) - a) I, or T where the mode does not shift, by torch's operations."""
+        """Return T - (α(T) - a) I, or T for matrices that the mode does not shift, by torch's operations."""
         shift = unseen_value(T, "real") - self._bound_for(T)
         return self._shifted(T, shift, self._active(shift.detach()))
 
@@ -126,11 +129,11 @@ class SpectralAbscissa(Measured):
             )
 
     def _active(self, shift: Tensor) -> Tensor:
-        """Return which matrices are shifted. A shift of NaN counts, so that W becomes NaN."""
+        """Return which matrices are shifted. A matrix with the shift NaN is shifted, so W becomes NaN."""
         return torch.ones_like(shift, dtype=torch.bool) if self.mode == "equal" else ~(shift <= 0)
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return the spectral abscissa, and the rounding error of an eigenvalue."""
+        """Return the spectral abscissa and its rounding error."""
         solution = leading_eigentriple(W, "real")
         triple = solution.triple
         return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)

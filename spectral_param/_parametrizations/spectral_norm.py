@@ -25,16 +25,16 @@ from spectral_param._sets import spectral_ball
 
 Mode = Literal["equal", "at_most"]
 
-_FAR = 16.0  # Norms that are this many times the bound are clipped by a slower, precise way.
+_FAR = 16.0  # A norm above this multiple of the bound is clipped by a slower, more precise method.
 
 
 class SpectralNorm(Measured):
-    r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` where :math:`‖T‖_2 > c`.
+    r"""Divides a weight by its largest singular value: :math:`W = c\, T / ‖T‖_2` if :math:`‖T‖_2 > c`.
 
-    A layer x -> W x + b is then Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and Yoshida,
-    "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). Their method, also used by
-    ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step and lets the norm
-    exceed the bound. Here the norm never exceeds the bound, up to rounding.
+    A layer x -> W x + b with this W is Lipschitz with the constant c. Source: Miyato, Kataoka, Koyama and
+    Yoshida, "Spectral Normalization for Generative Adversarial Networks" (ICLR 2018). The method of this
+    paper, also used by ``torch.nn.utils.parametrizations.spectral_norm``, takes one power iteration per step
+    and lets the norm exceed the bound. With this constraint the norm never exceeds the bound, up to rounding.
 
     Example:
         >>> layer = torch.nn.Linear(64, 300)
@@ -46,61 +46,66 @@ class SpectralNorm(Measured):
 
     Args:
         norm: The bound c > 0: a number, or a tensor with one number for each matrix of a batch (gate, group).
-            ``"present"``: the norm that each matrix has at registration. The ``state_dict`` saves it.
-        mode: ``"at_most"``, the default: T is scaled only if ‖T‖ > c, and else W = T, bit for bit. (c is
-            compared with an upper bound slightly above ‖T‖, see below. If c lies between ‖T‖ and this upper
-            bound, T is scaled although ‖T‖ ≤ c; the change is smaller than the gap between ‖T‖ and the upper
-            bound.) While T is scaled, the loss does not depend on ‖T‖. So a weight of one row, whose only
-            singular value is its length, cannot come back below the bound by training alone. Call
+            ``"present"`` means the norm that each matrix has at registration; the ``state_dict`` saves this
+            number.
+        mode: With ``"at_most"``, the default, T is scaled only if ‖T‖ > c; otherwise W = T, bit for bit. (c
+            is compared with an upper bound slightly above ‖T‖, see below. If c lies between ‖T‖ and this
+            upper bound, T is scaled although ‖T‖ ≤ c; the change is smaller than the gap between ‖T‖ and the
+            upper bound.) As long as T is scaled, the loss does not depend on ‖T‖. So a weight of one row,
+            whose only singular value is its length, cannot come back below the bound by training alone. Call
             :func:`spectral_param.rebase` after each optimizer step, or pass ``optimizer=`` to
-            :func:`spectral_param.constrain`. ``"equal"``: ‖W‖ = c always; for a convolution, the upper bound
-            of the norm is c, see below.
+            :func:`spectral_param.constrain`. With ``"equal"``, always ‖W‖ = c; for a convolution, the upper
+            bound of the norm is c, see below.
         solver: ``"dense"`` computes σ = ‖T‖₂ by LAPACK, in double precision. ``"tracking"`` follows σ from
             step to step by products with thin matrices, and proves an upper bound in each step: by random
-            vectors, with a probability of error below 1e-10, or by a Cholesky factorisation where singular
-            values lie too close together. ``"auto"``, the default, is ``"tracking"`` where the smaller side
-            is at least 64. Or a :class:`spectral_param.Solver` of your own.
+            vectors, with a probability of error below 1e-10, or by a Cholesky factorisation if singular
+            values lie too close together. ``"auto"``, the default, means ``"tracking"`` if the smaller side
+            of the matrix is at least 64, else ``"dense"``. The argument may also be a
+            :class:`spectral_param.Solver` of your own.
 
     Raises:
         ValueError: If an argument is outside its range.
 
-    The weight has any shape ``(..., m, n)`` and is real or complex. σ = ‖T‖₂ is known from below and from
-    above, and T is divided by the upper bound. Both bounds are equal if LAPACK computes σ. If σ is tracked,
-    they differ by a relative 5e-7 (1e-10 in double precision) at most. The gradient of σ is u vᴴ for its
-    singular vectors u and v. If several singular values are largest, the vectors of any one are taken.
-    Where σ is tracked, the error of the gradient is about the square root of the rounding error.
+    The weight has any shape ``(..., m, n)`` and is real or complex. The solver returns a lower and an upper
+    bound of σ = ‖T‖₂, and T is divided by the upper bound. Both bounds are equal if LAPACK computes σ. If σ
+    is tracked, the bounds differ by a relative 5e-7 (1e-10 in double precision) at most. The gradient of σ is
+    u vᴴ for the singular vectors u and v of σ. If several singular values are equal to σ, the singular
+    vectors of one of these values are used. If σ is tracked, the error of the gradient is about the square
+    root of the rounding error.
 
     **Convolutions.** With :func:`spectral_param.constrain`, the norm is the norm of the *layer*, for every
     size of the image, with zero or circular padding, stride, groups and dilation, and for transposed
     convolutions. The norm of the layer is at most the largest norm of the kernel's Fourier transform over all
     frequencies. T is divided by a bound that is at most 2.3 % above the largest norm of the layer over images
     of all sizes. (With circular padding *and* a stride, the norm depends on whether the stride divides the
-    size of the image. T is then divided by the larger bound for stride 1.) The bound is computed from P
-    frequencies: 231 for a kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each frequency
-    that needs a new Cholesky factorisation as a proof. At the start of training with Adam all P frequencies
-    need this proof, because a step changes their norms by more than these norms differ. Later, only
-    frequencies with norms close to the largest norm need the proof. With ``"dense"`` the norms of all P
-    frequencies are computed in every step. A depthwise kernel takes O(P) operations. See
-    ``spectral_param/_eigen/kernels.py``.
+    size of the image. For such a layer T is divided by the larger bound for stride 1.) The bound is computed
+    from P frequencies: 231 for a kernel of size 3 x 3 and stride 1. A step takes O(n³) operations for each
+    frequency that needs a new Cholesky factorisation as a proof. At the start of training with Adam all P
+    frequencies need this proof, because a step changes the norms at the frequencies by more than these norms
+    differ from each other. Later, only frequencies with norms close to the largest norm need the proof. With
+    ``"dense"`` the norms of all P frequencies are computed in every step. A depthwise kernel takes O(P)
+    operations. See ``spectral_param/_eigen/kernels.py``.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
-    - If T = 0, no multiple of T has the norm c. Then W = T, and with ``"equal"`` a
-      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    - If T = 0, no multiple of T has the norm c, so W = T. With ``"equal"``, a
+      :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once for T = 0.
 
-    The distance of a weight from the set is max(‖W‖ - c, 0), with ``"equal"`` the modulus of ‖W‖ - c,
-    computed from the proven upper bound of ‖W‖. With ``"at_most"``, ``project`` returns the nearest matrix:
-    singular values above c become c. Convolutions, and weights with ``"equal"``, are scaled as by the map.
+    The distance of a weight from the set is max(‖W‖ - c, 0) with ``"at_most"``, and the modulus of ‖W‖ - c
+    with ``"equal"``; the proven upper bound is used for ‖W‖. With ``"at_most"``, ``project`` returns the
+    nearest matrix: singular values above c become c. Convolutions, and weights with ``"equal"``, are scaled
+    as by the map.
 
-    **With optimizer=.** The weight is put back after each optimizer step. With ``"at_most"``, a matrix above
-    the bound is replaced by the nearest matrix in the set, by a decomposition of its smaller Gram matrix.
-    Then SGD converges to the minimum. Adam and related optimizers get a gradient without the part that raises
-    singular values at the bound, which takes another decomposition. With this gradient they come much closer
-    to the minimum than with ``step="project"``, but not as close as SGD. A convolution, or a weight with
-    ``"equal"``, is scaled, and may stop short of the minimum with every optimizer. For example, if
+    **With optimizer=.** The weight is put back into the set after each optimizer step. With ``"at_most"``, a
+    matrix above the bound is replaced by the nearest matrix in the set, which takes a decomposition of the
+    smaller Gram matrix. With this projection SGD converges to the minimum. Adam and related optimizers get a
+    gradient without the part that raises singular values at the bound, which takes another decomposition.
+    With this gradient Adam comes much closer to the minimum than with ``step="project"``, but not as close as
+    SGD. A convolution, or a weight with ``"equal"``, is scaled, and may stop short of the minimum with every
+    optimizer. For example, if
     ‖W - diag(3, 2)‖² is minimized over norms of at most 1, scaling stops at diag(1, 2/3), but the minimum is
-    at I. The map (without ``optimizer=``) does not have this problem.
+    at I. Training with the map (without ``optimizer=``) does not stop short in this way.
     """
 
     shapes = "any"
@@ -121,22 +126,22 @@ class SpectralNorm(Measured):
         solver: Solver | Name = "auto",
     ) -> None:
         super().__init__("norm", norm, mode=(mode, Mode))
-        # Not part of the state, because followers affect the weight only by rounding.
+        # Followers are not part of the constraint's state, because they change the weight only by rounding.
         vars(self).update(tracking=NormFollower(solver), kernels=KernelFollower(solver))
 
     @property
     def solver(self) -> Solver | str:
-        """The solver, or its name, that the constructor got."""
+        """The solver, or the name of a solver, that the constructor was given."""
         return self.tracking.choice
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return c T/‖T‖, or T where the mode does not scale."""
+        """Return c T/‖T‖, or T for matrices that the mode does not scale."""
         return self.made(T, self._followed(T))
 
     def made(self, T: Tensor, solution: Norm | symbol.Peak) -> Map:
-        """Return c T/‖T‖ or T for plain tensors, from their norms."""
+        """Return c T/‖T‖ or T for a T without a graph, using the norms in ``solution``."""
         bound, sigma = solution.bound, solution.pair.value
-        if isinstance(self.norm, str):  # "present", after another parametrization.
+        if isinstance(self.norm, str):  # After another parametrization, the first T determines "present".
             self._take_present(bound)
         low, high = SAFE_RANGE
         if not all(low < size < high for size in sigma.reshape(-1).tolist()):
@@ -163,11 +168,11 @@ class SpectralNorm(Measured):
         return where(active.to(T.device, non_blocking=True)[..., None, None], divided_map, T)
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return c T/‖T‖, or T where the mode does not scale, by torch's operations."""
+        """Return c T/‖T‖, or T for matrices that the mode does not scale, by torch's operations."""
         return self._scaled(T, self._bound_for(T))
 
     def _scaled(self, T: Tensor, c: Tensor) -> Tensor:
-        """Return c T/‖T‖, or T where the mode does not scale, for T of any size."""
+        """Return :meth:`reference` for the bound c, also for a T close to the limits of its dtype."""
         scale = power_of_two_scale(T.detach())
         S = divided(T, scale)
         traced = is_traced(T)
@@ -183,14 +188,14 @@ class SpectralNorm(Measured):
         return torch.where(active[..., None, None], S / divisor[..., None, None], T)
 
     def _active(self, bound: Tensor, T: Tensor, c: Tensor) -> Tensor:
-        """Return which matrices are scaled. A bound of NaN counts, so that W becomes NaN."""
+        """Return which matrices are scaled. A matrix with the bound NaN is scaled, so W becomes NaN."""
         if self.mode == "equal":
             return torch.ones_like(bound, dtype=torch.bool)
         return ~(bound <= c * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps))
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
         """Return a proven upper bound of the norm, and the largest possible gap between bound and norm."""
-        # W is copied: the caller may change W later, but the follower keeps its argument.
+        # W is copied, because the follower keeps its argument, and the caller may change W later.
         solution = self._followed(W.detach().clone())
         error = relative_rounding(max(W.shape[-2:]), eps, W.dtype)
         if min(self._sides(W)) >= self.tracking.least_size:
@@ -199,14 +204,14 @@ class SpectralNorm(Measured):
         return Measurement(solution.bound, error * solution.bound, solution)
 
     def near(self, W: Tensor, eps: float | None = None, solution: Norm | symbol.Peak | None = None) -> Tensor:
-        """Return the nearest matrices with ``"at_most"``; scale kernels, and matrices with ``"equal"``."""
+        """Return the nearest matrices; with ``"equal"`` and for convolutions, return scaled weights."""
         if self.mode != "at_most" or self._is_convolution():
             return super().near(W, eps, solution)
         solution = solution or self._followed(W.detach().clone())
         c = self._bound_at(W, solution.bound)
         if not bool(self._active(solution.bound, W, c).any()):
             return W
-        # Matrices whose norm exceeds the bound by rounding are scaled.
+        # Rounding may leave the norm of a nearest matrix above the bound. Such a matrix is scaled.
         nearest = spectral_ball.near
         if bool((solution.bound > _FAR * c).any()):
             nearest = spectral_ball.near_from_afar
@@ -221,7 +226,7 @@ class SpectralNorm(Measured):
         return super().has_tangent and self.mode == "at_most" and not self._is_convolution()
 
     def tangent(self, W: Tensor, D: Tensor, active: spectral_ball.Faces | None = None) -> Tensor:
-        """Return the part of a change that does not move singular values off the bound, to first order."""
+        """Return the part of D that, to first order, does not move singular values away from the bound."""
         return spectral_ball.tangent(self._faces(W) if active is None else active, D)
 
     def active(self, W: Tensor, G: Tensor) -> spectral_ball.Faces | None:
@@ -242,7 +247,7 @@ class SpectralNorm(Measured):
         return super()._least_change(dtype) + 2 * followed_tolerance(dtype)
 
     def start(self, like: Tensor) -> Tensor:
-        """Return Gaussian entries, scaled to the norm."""
+        """Return Gaussian entries, scaled to the norm c."""
         T = torch.randn_like(like)
         self._start_bound()
         bound = self._followed(T).bound
@@ -278,7 +283,7 @@ class SpectralNorm(Measured):
 
 
 def _is_zero(size: Tensor, T: Tensor) -> Tensor:
-    """Return where no multiple of T has a given norm: at zero, or where 1/‖T‖ overflows."""
+    """Return which norms ‖T‖ count as zero: 0, and norms so small that 1/‖T‖ overflows."""
     return size < torch.finfo(T.dtype).tiny
 
 

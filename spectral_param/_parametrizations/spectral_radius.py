@@ -31,7 +31,7 @@ class SpectralRadiusNorm(Measured):
 
     ρ(W) = r with ``mode="equal"``, the default, and ρ(W) ≤ r with ``"at_most"``. The spectral radius
     determines the growth or decay of long products of W. The spectral radius does not bound a single step or
-    a network with ReLU; :class:`spectral_param.SpectralNorm` does.
+    a network with ReLU; :class:`spectral_param.SpectralNorm` bounds both.
 
     Example:
         >>> layer = torch.nn.Linear(64, 64)
@@ -41,31 +41,33 @@ class SpectralRadiusNorm(Measured):
 
     Args:
         radius: The spectral radius r > 0: a number, or a tensor with one number for each matrix of a batch
-            (each gate of an LSTM or GRU weight). ``"present"``: the radius that each matrix has at
+            (each gate of an LSTM or GRU weight). ``"present"`` means the radius that each matrix has at
             registration, so that a trained network keeps its outputs. The ``state_dict`` saves a radius that
             is a tensor, was found by ``"present"``, or was set later, but not a number given to the
             constructor.
-        mode: ``"equal"``, the default: ρ(W) = r always. ``"at_most"``: T is scaled only if ρ(T) > r. While T
-            is scaled, the loss does not depend on ρ(T), so training alone never brings ρ(W) back below r.
-            Call :func:`spectral_param.rebase` after each optimizer step, pass ``optimizer=`` to
-            :func:`spectral_param.constrain`, or take :class:`spectral_param.LyapunovForm`, with which ρ(W)
-            can come back, slowly. ``"latched"``: as ``"at_most"`` until ρ(T) > r for the first time in
-            training. Then a latch closes, and the mode is as ``"equal"`` from then on. The paper trains in
-            this way (section 4), and :class:`spectral_param.nn.ENRNN` does by default. Each matrix of a batch
-            has its own latch, saved in the ``state_dict``. Assigning a weight opens the latch. Transforms of
-            torch.func, which allow no side effects, do not close the latch.
+        mode: With ``"equal"``, the default, always ρ(W) = r. With ``"at_most"``, T is scaled only if
+            ρ(T) > r. As long as T is scaled, the loss does not depend on ρ(T), so training alone never brings
+            ρ(W) back below r. Call :func:`spectral_param.rebase` after each optimizer step, pass
+            ``optimizer=`` to :func:`spectral_param.constrain`, or take :class:`spectral_param.LyapunovForm`,
+            with which ρ(W) can slowly come back. ``"latched"`` means ``"at_most"`` until ρ(T) > r for the
+            first time in training. At this time a latch closes, and from then on ``"latched"`` means
+            ``"equal"``. The paper trains in this way (section 4), and so does
+            :class:`spectral_param.nn.ENRNN` by default. Each matrix of a batch has its own latch, saved in
+            the ``state_dict``. Assigning a weight opens the latch. Transforms of torch.func, which allow no
+            side effects, do not close the latch.
         solver: ``"dense"`` computes all eigenvalues by LAPACK. ``"tracking"`` follows the dominant eigenvalue
             from step to step, proves each result, and calls LAPACK if a proof fails (see "How it is tracked
             from step to step" in the derivation). Tracked eigenvalues have errors of the working precision ε,
-            and their gradients errors of about √ε. ``"auto"``, the default, is ``"tracking"`` from n = 96 on,
-            where it is faster. The tracking state is a cache and is not saved: a resumed run differs from an
-            uninterrupted one by rounding. Or a :class:`spectral_param.Solver` of your own.
-        of: ``"weight"``, the default: ρ(W). ``"absolute"``: ρ(\|W\|), the spectral radius of the absolute
-            values of the entries, in place of ρ everywhere above. With ρ(\|W\|) < 1, z = φ(W z + u) has one
-            solution z for every u and every φ that acts entry by entry and is 1-Lipschitz, such as ReLU or
-            tanh, and iterating the equation finds it (El Ghaoui, Gu, Travacca, Askari and Tsai, "Implicit
-            Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 does not suffice, and ‖W‖_∞ < 1 is
-            stronger than necessary.
+            and the gradients of tracked eigenvalues have errors of about √ε. ``"auto"``, the default, means
+            ``"tracking"`` from n = 96 on, where tracking is faster, else ``"dense"``. The tracking state is a
+            cache and is not saved: a resumed run differs from an uninterrupted run by rounding. The argument
+            may also be a :class:`spectral_param.Solver` of your own.
+        of: ``"weight"``, the default, constrains ρ(W). ``"absolute"`` constrains ρ(\|W\|), the spectral
+            radius of the absolute values of the entries; ρ above then means ρ(\|W\|). With ρ(\|W\|) < 1, the
+            equation z = φ(W z + u) has one solution z for every u and every φ that acts entry by entry and is
+            1-Lipschitz, such as ReLU or tanh, and iterating the equation finds this solution (El Ghaoui, Gu,
+            Travacca, Askari and Tsai, "Implicit Deep Learning", SIAM J. Math. Data Sci. 2021). ρ(W) < 1 does
+            not suffice for this property, and ‖W‖_∞ < 1 is stronger than necessary.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -75,25 +77,27 @@ class SpectralRadiusNorm(Measured):
 
     The weight has shape ``(..., n, n)`` and is real or complex. After each optimizer step the first read
     costs one eigenvalue decomposition (from n = 96 on usually much less), and further reads cost almost
-    nothing. With ``"at_most"`` or ``"latched"``, a few products replace the decomposition if they prove that
-    ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile every read costs
-    as much as the first.
+    nothing. With ``"at_most"`` or ``"latched"``, a few matrix products replace the decomposition if these
+    products prove that ρ(T) ≤ r (for a single matrix on the host that is not tracked). Under torch.compile
+    every read costs as much as the first read.
 
-    The distance of a weight from the set is ``|ρ(W) - r|``; with ``"at_most"`` or an open latch it is
-    max(ρ(W) - r, 0). ``project`` scales W as the map does, and does not change latches.
+    The distance of a weight from the set is ``|ρ(W) - r|``. With ``"at_most"`` or an open latch, the distance
+    is max(ρ(W) - r, 0). ``project`` scales W as the map does, and does not change latches.
 
     Matrices without a derivative have defined results:
 
     - NaN or infinity in T gives NaN in W and in the gradient.
     - If several eigenvalues have the largest modulus, the gradient of one of them is taken. The second
-      derivative does not exist there; for equal eigenvalues (the identity) the result is NaN.
+      derivative of ρ does not exist for such a T; for equal eigenvalues, as of the identity, the computed
+      second derivative is NaN.
     - A dominant eigenvalue counts as defective if its unit eigenvectors have :math:`|v^H u| ≤ 10\sqrt{eps}`,
-      both with and without balancing. Such an eigenvalue has no usable derivative. The gradient then treats ρ
-      as a constant.
+      both with and without balancing. A defective eigenvalue has no usable derivative. For such a T the
+      gradient treats ρ as a constant.
     - If ρ(T) is zero in working precision, :math:`ρ ≤ n\, eps\, \max\sqrt{|T_{ij} T_{ji}|}`, or if 1/ρ
-      overflows in the weight's dtype, no multiple of T has spectral radius r. Then W = T.
+      overflows in the weight's dtype, no multiple of T has spectral radius r, so W = T.
 
-    In the last two cases a :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
+    For a defective eigenvalue and for a ρ(T) of zero, a
+    :class:`~spectral_param.errors.DegenerateEigenvalueWarning` is emitted once.
     """
 
     # ρ may exceed r by this many rounding errors before a weight is scaled or a latch closes.
@@ -113,23 +117,24 @@ class SpectralRadiusNorm(Measured):
     ) -> None:
         super().__init__("radius", radius, mode=(mode, Mode), of=(of, Of))
         self.register_buffer("latched", None)
-        vars(self)["tracking"] = RadiusFollower(solver)  # No state: a follower affects W by rounding only.
+        # The follower is not part of the constraint's state, because it changes the weight only by rounding.
+        vars(self)["tracking"] = RadiusFollower(solver)
 
     @property
     def solver(self) -> Solver | str:
-        """The solver, or its name, that the constructor got."""
+        """The solver, or the name of a solver, that the constructor was given."""
         return self.tracking.choice
 
     def evaluate(self, T: Tensor) -> Map:  # type: ignore[override]
-        """Return r T / ρ(T), or T where the mode does not scale, and close the latches."""
+        """Return r T / ρ(T), or T for matrices that the mode does not scale; in training, close latches."""
         if self.mode != "equal" and self._is_slack(T):
             return unchanged(T)
         return self.made(T, self.tracking.follow(self._measured(T)))
 
     def made(self, T: Tensor, solution: LeadingTriple) -> Map:
-        """Return r T / ρ(T) or T for plain tensors, from their dominant eigentriples."""
+        """Return r T / ρ(T) or T, using the dominant eigenvalues and eigenvectors in ``solution``."""
         triple, regular = solution
-        if isinstance(self.radius, str):  # "present", after another parametrization.
+        if isinstance(self.radius, str):  # After another parametrization, the first T determines "present".
             self._take_present(triple.eigenvalue.abs())
         if not regular:
             return self._evaluate_any(T, triple)
@@ -148,7 +153,7 @@ class SpectralRadiusNorm(Measured):
         return where(active[..., None, None], W, T) if isinstance(active, Tensor) else W
 
     def _of_absolute(self, T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-        """Return r T / ρ(|T|), for a ρ(|T|) that is a simple eigenvalue and not zero."""
+        """Return r T / ρ(|T|), if ρ(|T|) is a simple eigenvalue of |T| and not zero."""
         rho = known_value(T.abs(), triple, regular=True)
 
         def quotient(rho_of: Callable[[Tensor], Tensor], T: Tensor) -> Tensor:
@@ -162,8 +167,8 @@ class SpectralRadiusNorm(Measured):
         # For T near the limits of the dtype, ρ or 1/ρ overflows, although W does not depend on T's size.
         _, scale = rescaled(T)
         size = triple.eigenvalue.abs()
-        # One transfer from the device tells whether a size is extreme, and also the doubts, which are valid
-        # only if no size is extreme.
+        # All flags come in one transfer from the device: whether a size is extreme, and the two flags of
+        # _doubts, which are valid only if no size is extreme.
         is_extreme, *doubts = torch.stack(
             [(scale != 1).any(), *self._doubts(T, scale, triple, size)]
         ).tolist()
@@ -180,7 +185,7 @@ class SpectralRadiusNorm(Measured):
 
     @property
     def by_map_alone(self) -> str:  # type: ignore[override]
-        """The reason, for ``"latched"``: the checkpoint of a plain weight cannot save a latch."""
+        """The reason why no optimizer can hold a weight in the set with ``"latched"``; else empty."""
         if self.mode != "latched":
             return ""
         return (
@@ -194,7 +199,7 @@ class SpectralRadiusNorm(Measured):
         return self.mode == "latched"
 
     def _is_slack(self, T: Tensor) -> bool:
-        """Return whether a few products prove that T is not scaled; False for a batch of matrices."""
+        """Return whether a few matrix products prove that T is not scaled; False for a batch of matrices."""
         if T.ndim > 2 or not T.is_cpu or T.shape[-1] >= self.tracking.least_size:
             return False
         radius = self.radius if isinstance(self.radius, float) else self._number()
@@ -203,7 +208,7 @@ class SpectralRadiusNorm(Measured):
         return proof.has_radius_below(self._measured(T), radius)
 
     def _divided(self, triple: Eigentriple, T: Tensor, scale: Tensor) -> Eigentriple:
-        """Return the triple of T/scale, from the triple of T unless λ has overflowed or lost digits."""
+        """Return λ and eigenvectors of T/scale, computed anew if the λ of T has overflowed or lost digits."""
         limits, size = torch.finfo(T.dtype), triple.eigenvalue.abs()
         exact = (size > limits.tiny / limits.eps) & (size < limits.max)
         if bool((exact | (scale[..., 0, 0] == 1)).all()):
@@ -211,8 +216,9 @@ class SpectralRadiusNorm(Measured):
         return self.tracking.follow(self._measured(divided(T, scale))).triple
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
-        """Return r T / ρ(T), or T where the mode does not scale."""
-        if self.mode == "latched" and is_traced(T):  # Transforms of torch.func allow no side effects.
+        """Return r T / ρ(T), or T for matrices that the mode does not scale."""
+        # Transforms of torch.func allow no side effects. In these transforms, is_traced returns False.
+        if self.mode == "latched" and is_traced(T):
             S, scale = rescaled(T.detach())
             self._close_latches(self.tracking.recorded(self._measured(S)) * scale[..., 0, 0], T)
         return self._quotient(T, self.tracking.recorded, None, self._bound_for(T))
@@ -229,7 +235,7 @@ class SpectralRadiusNorm(Measured):
         return torch.where(divided_by[..., None, None], S / divisor[..., None, None], T)
 
     def _doubts(self, T: Tensor, scale: Tensor, triple: Eigentriple, size: Tensor) -> list[Tensor]:
-        """Return whether a dominant eigenvalue is zero, and whether one is defective."""
+        """Return two flags: whether a dominant eigenvalue is zero, and whether one is defective."""
         active = self._active(size, T)
         S, scale = self._measured(divided(T, scale)), scale[..., 0, 0]
         nilpotent = active & _nilpotent(S, triple.eigenvalue.abs(), scale)
@@ -243,7 +249,7 @@ class SpectralRadiusNorm(Measured):
         warn_of_weight(f"SpectralRadiusNorm: {reason} {UNTIL}.")
 
     def measure(self, W: Tensor, eps: float) -> Measurement:
-        """Return the spectral radius, and the rounding error of an eigenvalue."""
+        """Return the spectral radius and its rounding error."""
         S, scale = rescaled(W)
         A = self._measured(S)
         solution = self.tracking.follow(A)
@@ -271,13 +277,13 @@ class SpectralRadiusNorm(Measured):
         return f"{self._shown()}, mode={self.mode!r}, solver={chosen!r}{of}"
 
     def _measured(self, T: Tensor) -> Tensor:
-        """Return the matrix whose spectral radius is constrained: T, or its entries' absolute values."""
+        """Return the matrix whose spectral radius is constrained: T, or the absolute values of T."""
         return T.abs() if self.of == "absolute" else T
 
     def _active(self, rho: Any, T: Tensor) -> Any:
-        """Return which matrices are scaled, for ρ as a tensor or, for one matrix, a number.
+        """Return which matrices are scaled; ρ is a tensor or, for one matrix, a number.
 
-        ρ = NaN counts as active, so that W becomes NaN.
+        A matrix with ρ = NaN is scaled, so that W becomes NaN.
         """
         if self.mode == "equal":
             return torch.ones_like(rho, dtype=torch.bool)
@@ -287,7 +293,7 @@ class SpectralRadiusNorm(Measured):
         return above | self._closed(rho, T)
 
     def _exceeds(self, rho: Any, T: Tensor) -> Any:
-        """Return where ρ > r, up to rounding."""
+        """Return which matrices have ρ > r by more than rounding."""
         number = None if isinstance(rho, Tensor) else self._number()
         radius: Any = self._bound_for(T) if number is None else number
         return rho > radius * (1 + self.ROUNDINGS * torch.finfo(T.dtype).eps)
@@ -318,15 +324,16 @@ class SpectralRadiusNorm(Measured):
 
 
 def _nilpotent(S: Tensor, rho: Tensor, scale: Tensor) -> Tensor:  # (..., n, n), (...), (...) -> (...)
-    """Return where ρ(S) is zero in working precision, or 1/ρ overflows for scale·S."""
+    """Return which matrices S have a ρ(S) of zero in working precision, or a 1/ρ(scale·S) that overflows."""
     return (rho <= _rounding(S, torch.finfo(S.dtype).eps)) | (rho * scale < torch.finfo(S.dtype).tiny)
 
 
 def _rounding(T: Tensor, eps: float) -> Tensor:  # (..., n, n) -> (...)
     """Return n·eps·max sqrt|T_ij T_ji|; an eigenvalue of at most this modulus counts as zero.
 
-    Like the eigenvalues, max sqrt|T_ij T_ji| does not depend on the units of the coordinates, T -> D⁻¹TD.
-    This number is at most the largest modulus of an entry, and zero for a strictly triangular matrix.
+    Like the eigenvalues, max sqrt|T_ij T_ji| does not change if coordinates are scaled, T -> D⁻¹TD with a
+    diagonal D. This maximum is at most the largest modulus of an entry, and zero for a strictly triangular
+    matrix.
     """
     roots = T.detach().abs().sqrt()
     largest: Tensor = (roots * roots.mT).amax(dim=(-2, -1))

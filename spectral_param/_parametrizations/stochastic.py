@@ -12,9 +12,10 @@ from spectral_param._parametrizations.tensors import is_trained
 from spectral_param._precision import relative_rounding
 from spectral_param.functional._checks import check_real, is_finite
 
-# Logarithm of the number that replaces a zero: far below rounding, and within the limit of doubly_stochastic.
+# Logarithm of the number that replaces an entry of zero: e^-60 is far below a rounding error, and
+# doubly_stochastic accepts logarithms of this size.
 LEAST = -60.0
-#: Why no optimizer can hold such a weight.
+#: The reason why no optimizer can hold a stochastic weight in its set.
 NO_ZEROS = "its projection has no entries of zero, so a member would not keep its bits"
 #: Advice for complex weights, in the message.
 AMPLITUDES = "Pass W.abs().square(), for example, the probabilities of complex amplitudes."
@@ -24,7 +25,7 @@ class Stochastic(Parametrization):
     r"""Weight with entries ≥ 0 and rows of sum 1: each output is a weighted mean of the inputs.
 
     A square weight is the transition matrix of a Markov chain: W[i, j] is the probability of going from i to
-    j. The spectral radius of such weights and of their products is 1.
+    j. A square stochastic weight has the spectral radius 1, and so has every product of such weights.
     :func:`spectral_param.analysis.stationary_distribution` gives the long-run distribution of the chain.
 
     Example:
@@ -36,27 +37,27 @@ class Stochastic(Parametrization):
                 [0.3000, 0.7000]])
 
     Args:
-        floor: ε, 0 <= ε < 1. No entry is below ε/n, for n columns. All eigenvalues except 1 then have moduli
-            of at most 1 - ε, so that the distance from the stationary distribution shrinks at least by this
-            factor per step. The default, 0, bounds nothing.
+        floor: A number ε, 0 <= ε < 1. No entry is below ε/n, for n columns. All eigenvalues except 1 then
+            have moduli of at most 1 - ε, so that the distance from the stationary distribution shrinks at
+            least by the factor 1 - ε per step. With the default, 0, entries are at least 0.
 
     Raises:
         ValueError: If ``floor`` is outside its range.
 
-    :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, by rows. The eigenvalues other than 1 are 1 - ε times the
-    eigenvalues of the softmax: the entries of their left eigenvectors have the sum 0, so the second term maps
-    these eigenvectors to 0 (Brauer, "Limits for the characteristic roots of a matrix IV", Duke Mathematical
-    Journal 19, 1952).
+    The weight is :math:`W = (1 - ε)\,\mathrm{softmax}(T) + ε/n`, with the softmax of each row of T. The
+    eigenvalues of W other than 1 are 1 - ε times the eigenvalues of softmax(T): the left eigenvectors of
+    these eigenvalues have entries of sum 0, so the term ε/n maps these eigenvectors to 0 (Brauer, "Limits for
+    the characteristic roots of a matrix IV", Duke Mathematical Journal 19, 1952).
 
     Registration takes a weight of any shape without negative entries, and divides each row by its sum. If the
-    divided row has an entry below ε/n, the row is mixed with 1/n until all entries are at least ε/n. Negative
-    entries and rows without a positive entry are refused. For a random start take ``init="paper"``, which
-    draws Gaussian logits T.
+    result S has an entry below ε/n in a row, the row is replaced by (1 - s) times the row plus s/n, with the
+    smallest s for which all entries of the row are at least ε/n. Negative entries and rows without a positive
+    entry are refused. For a random start take ``init="paper"``, which draws Gaussian logits T.
 
-    An entry of 0 becomes about :math:`e^{-60}`, less than a rounding error. (With the floor ε, an entry of
-    ε/n grows by about :math:`e^{-60}`.) The derivative of such an entry is as small: **zeros stay zeros in
-    training**, as wanted for the missing edges of a graph. To let all entries train, register
-    ``0.9 * W + 0.1 / n``.
+    An entry of 0 becomes about :math:`e^{-60}`, which is less than a rounding error. (With the floor ε, an
+    entry of ε/n grows by about :math:`e^{-60}`.) The derivative of such an entry is equally small, so **zeros
+    stay zeros in training**, as one wants for the missing edges of a graph. To let all entries train,
+    register ``0.9 * W + 0.1 / n``.
     """
 
     shapes = "any"
@@ -76,14 +77,14 @@ class Stochastic(Parametrization):
         check_real(W, "Stochastic", AMPLITUDES)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
-        """Return the larger of two errors: of a row's sum, and n times what an entry lacks to reach ε/n."""
+        """Return :func:`largest_error` of W, and the rounding error of this number."""
         return largest_error(W, self.floor, dims=(-1,)), relative_rounding(W.shape[-1], eps, W.dtype)
 
     def near(self, W: Tensor) -> Tensor:
-        """Return rows divided by their sums, and mixed with 1/n where an entry is below ε/n.
+        """Return rows divided by their sums; :func:`raised` lifts entries below ε/n.
 
         Raises:
-            ValueError: For negative entries, and rows of zeros.
+            ValueError: If W has negative entries or a row of zeros.
         """
         check_scalable(W, (-1,), "Stochastic")
         W = W.clamp(min=0)
@@ -102,7 +103,7 @@ class Stochastic(Parametrization):
         return torch.randn_like(like)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return m(n - 1) for each matrix."""
+        """Return m(n - 1) for each m x n matrix."""
         return is_trained(T) * (T.numel() - T[..., 0].numel())
 
     def extra_repr(self) -> str:
@@ -111,7 +112,7 @@ class Stochastic(Parametrization):
 
 
 def logits(W: Tensor, floor: float) -> Tensor:
-    """Return log S, at least -60, for the S that :func:`mixed` maps to W."""
+    """Return log S for the matrix S that :func:`mixed` maps to W; entries below -60 are raised to -60."""
     return ((W - floor / W.shape[-1]) / (1 - floor)).clamp(min=math.exp(LEAST)).log()
 
 
@@ -121,7 +122,7 @@ def mixed(S: Tensor, floor: float) -> Tensor:
 
 
 def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return S mixed with 1/n, as little as possible, until no entry is below floor/n."""
+    """Return (1 - s) S + s/n, with the smallest s >= 0 for which no entry along ``dims`` is below floor/n."""
     n = S.shape[-1]
     least = n * S.amin(dim=dims, keepdim=True)
     share = torch.where(least < floor, (floor - least) / (1 - least), 0)
@@ -129,13 +130,17 @@ def raised(S: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
 
 
 def largest_error(W: Tensor, floor: float, dims: tuple[int, ...]) -> Tensor:
-    """Return the larger of two errors: of sums along ``dims``, and n times what an entry lacks to floor/n."""
+    """Return the maximum of the errors of W.
+
+    The errors are the differences between 1 and the sums of W along each of ``dims``, and n times the largest
+    amount by which an entry is below floor/n.
+    """
     lacking = (floor - W.shape[-1] * W.amin(dim=(-2, -1))).clamp(min=0)
     return torch.stack([lacking, *((W.sum(dim=dim) - 1).abs().amax(dim=-1) for dim in dims)]).amax(dim=0)
 
 
 def check_scalable(W: Tensor, dims: tuple[int, ...], name: str) -> None:
-    """Raise if W has negative entries, or sums along one of ``dims`` that are zero."""
+    """Raise if W has negative entries, or a row or column (along one of ``dims``) of zeros."""
     least = W.min()
     if least < -10 * W.shape[-1] * torch.finfo(W.dtype).eps * W.max():
         raise ValueError(
@@ -152,7 +157,7 @@ def check_scalable(W: Tensor, dims: tuple[int, ...], name: str) -> None:
 
 
 def checked_floor(floor: float) -> float:
-    """Return the argument ``floor``; raise if it is outside its range."""
+    """Return the argument ``floor``; raise if ``floor`` is outside its range."""
     if not (is_finite(floor) and 0 <= floor < 1):
         raise ValueError(
             f"floor: expected 0 <= floor < 1, got {floor!r}. It is n times the least entry of a weight with "

@@ -1,4 +1,4 @@
-"""Helpers of constraints for originals and weights as tensors."""
+"""Functions with which constraints convert, count and print originals and weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_tuple(originals: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def readable(values: Tensor) -> str:
-    """Return the numbers, or the first ones of many, as text for a message."""
+    """Return the entries as text for a message; if there are more than 20, only the first 20 entries."""
     shown = [f"{value:.6g}" for value in values.flatten()[:_SHOWN].tolist()]
     left = values.numel() - len(shown)
     return ", ".join([*shown, f"and {left} others"] if left else shown)
@@ -33,7 +33,7 @@ def at_least_float32(X: Tensor) -> Tensor:
 
 
 def as_real(X: Tensor) -> Tensor:
-    """Return the real part of an original, if the original is real but Module.to(complex) made it complex.
+    """Return a real original. If Module.to(complex) has made the original complex, take the real part.
 
     Users call Module.to(complex) because PyTorch has no other way to convert a complex weight to another
     precision.
@@ -42,8 +42,9 @@ def as_real(X: Tensor) -> Tensor:
 
 
 def is_sharded(X: object) -> bool:
-    """Return whether a tensor is a DTensor of FSDP2, of which each process has a part."""
-    return hasattr(X, "full_tensor")  # torch.distributed.tensor takes long to load.
+    """Return whether X is a DTensor, as in FSDP2: each process has a part of the tensor."""
+    # isinstance(X, DTensor) would need an import of torch.distributed.tensor, which is slow.
+    return hasattr(X, "full_tensor")
 
 
 def on_rows(product: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -67,7 +68,7 @@ def real_entries(X: Tensor) -> int:
 
 
 def is_trained(X: Tensor) -> bool:
-    """Return whether an original counts for ``free_parameters``: all do, except frozen parameters."""
+    """Return whether an original counts for ``free_parameters``; frozen parameters do not count."""
     return X.requires_grad or not isinstance(X, nn.Parameter)
 
 

@@ -1,4 +1,4 @@
-"""The weight that a constraint belongs to."""
+"""Facts about the weight of a constraint (shape, layout, dtype, device), and checks of weights."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from spectral_param._parametrizations.tensors import at_least_float32
 from spectral_param.errors import NotAMatrixError, NotSquareError, UnsupportedDtypeError
 from spectral_param.functional._checks import check_matrix
 
-# Stack frames that are searched for torch's function that replaces a tensor. It calls right_inverse through
-# four calls and a few decorators.
+# Number of stack frames that are searched for torch's `swap_tensor`, which replaces a tensor of a module.
+# Four calls and a few decorators lie between `swap_tensor` and right_inverse.
 _CALLS = 12
 
 
 class OfWeight(nn.Module):
     """The properties of a constraint's weight: shape, layout, dtype and device."""
 
-    #: The matrices that the constraint takes. ``"square"``, the default: ``(..., n, n)``. ``"tall"``:
-    #: ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after. ``"any"``: matrices of any
-    #: shape, not transposed.
+    #: The shape of the matrices that the constraint takes. ``"square"``, the default, means ``(..., n, n)``.
+    #: ``"tall"`` means ``(..., m, n)`` with m ≥ n; wide weights are transposed before and after the map.
+    #: ``"any"`` means ``(..., m, n)`` with any m and n; wide weights are not transposed.
     shapes: Literal["square", "tall", "any"] = "square"
 
-    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default:
-    #: the matrix by which the layer multiplies patches that do not overlap; other kernels are refused.
-    #: ``"entries"``, for constraints on entries or rows: the matrix (output channels, input channels · kernel
-    #: size) of each group, although the layer does not multiply by this matrix. ``"layer"``: the norm of the
-    #: layer for images of every size, which the constraint computes itself.
+    #: What the constraint acts on if the weight is the kernel of a convolution. ``"matrix"``, the default,
+    #: means the matrix by which the layer multiplies patches that do not overlap; a convolution whose patches
+    #: overlap is refused. ``"entries"``, for constraints on entries or rows, means the matrix (output
+    #: channels, input channels · kernel size) of each group, although the layer does not multiply by this
+    #: matrix. ``"layer"`` means the norm of the layer for images of every size, which the constraint computes
+    #: itself.
     convolutions: Literal["matrix", "entries", "layer"] = "matrix"
 
-    #: The fewest dimensions of a weight.
+    #: The smallest number of dimensions that a weight may have.
     least_dims = 2
 
     gates: int
@@ -62,11 +63,11 @@ class OfWeight(nn.Module):
         """Check a weight, and store its layout if it is the first weight of the constraint.
 
         Returns:
-            The matrices of the weight, and whether it is the first weight.
+            The matrices of the weight, and whether W is the first weight.
         """
         check_matrix(W, type(self).__name__, self.least_dims)
         self._check_not_swapped()
-        is_registered = isinstance(W, nn.Parameter)  # Assigned weights are plain tensors.
+        is_registered = isinstance(W, nn.Parameter)  # An assigned weight is never a Parameter.
         if is_registered:
             self._check_unused()
             vars(self)["_shape"] = None
@@ -84,7 +85,7 @@ class OfWeight(nn.Module):
         return at_least_float32(X) if X.dtype in HALF else X
 
     def _exact(self, originals: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the originals as :meth:`reference` gets them."""
+        """Return the originals in the form that :meth:`reference` gets: in float32 or better."""
         if self._is_after and len(originals) == 1:
             return (self._matrices(originals[0]),)
         for t in originals:
@@ -93,26 +94,29 @@ class OfWeight(nn.Module):
         return originals
 
     def _as_weight(self, W: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weight of these matrices, in its own dtype; ``dtype`` belongs to the first original."""
+        """Return the weight that has the matrices W; ``dtype`` is the dtype of the first original."""
         if self._layout != PLAIN:
             W = self._layout.join(W)
         if W.is_complex() and not dtype.is_complex:
-            # All originals are real, and their dtype does not determine the dtype of the weight:
-            # Module.double converts real tensors, but not a complex weight.
+            # This complex weight has real originals, whose dtype does not determine the dtype of the weight:
+            # Module.double converts real originals, but would not convert a complex weight.
             dtype = self._like.dtype if self._like.is_complex() else W.dtype
         return W if W.dtype == dtype else W.to(dtype)
 
     def _eps_of(self, X: Tensor) -> float:
-        """Return the rounding error of the weight, which may be in half precision although X is not."""
+        """Return the larger one of two rounding errors, of the weight's dtype and of the dtype of X.
+
+        The matrices X of a weight in half precision are in float32.
+        """
         return max(torch.finfo(X.dtype).eps, torch.finfo(self.dtype).eps)
 
     def _become_like(self, W: Tensor) -> None:
-        """Take the dtype and the device of a weight, and give them to nested constraints."""
+        """Store the dtype and the device of W in this constraint and in all nested constraints."""
         W = W.detach()
         for part in self.modules():
             if isinstance(part, OfWeight):
-                # Not by setattr, which would mark the weight as changed. The weight does not depend on these
-                # buffers.
+                # Written to _buffers, because setattr would mark the constraint as changed. The weight does
+                # not depend on the values of _like and _like_real.
                 part._buffers.update(_like=W.new_empty(0), _like_real=W.real.new_empty(0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OfWeight:
@@ -120,25 +124,26 @@ class OfWeight(nn.Module):
             try:
                 fn(self._like)
             except NotImplementedError:
-                # Module.to moves no tensor from the meta device, not even one without entries. A loader may
-                # call Module.to after it has replaced originals on the meta device by originals with values.
+                # Module.to cannot move a tensor from the meta device, even if the tensor has no entries. A
+                # loader may call Module.to after replacing originals on the meta device by originals with
+                # values. So _like is first made anew on the CPU.
                 self._become_like(torch.empty_like(self._like, device="cpu"))
         self._check_stays_of_its_kind(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _check_stays_of_its_kind(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Raise if a conversion makes a real weight complex, or drops the imaginary parts of a complex one.
+        """Raise if a conversion makes a real weight complex, or a complex weight real.
 
-        PyTorch calls this method before it converts the originals.
+        PyTorch converts the constraint before the originals, so the originals are still unchanged here.
 
         Raises:
-            UnsupportedDtypeError: If the conversion does this.
+            UnsupportedDtypeError: If the weight would change from real to complex or from complex to real.
         """
         if self._shape is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch itself warns of the conversion.
+            warnings.simplefilter("ignore")  # The conversion is only tried here, so torch need not warn.
             dtype = fn(self._like).dtype
         if dtype.is_complex == self._like.is_complex():
             return
@@ -166,7 +171,14 @@ class OfWeight(nn.Module):
             )
 
     def _check_same_kind(self, W: Tensor) -> None:
-        """Raise for a wrong shape, dtype or device before anything changes; PyTorch would raise too late."""
+        """Raise for a wrong shape, dtype or device of W before the constraint changes.
+
+        PyTorch would raise only after :meth:`right_inverse`, which changes the constraint.
+
+        Raises:
+            ValueError: If the shape, dtype or device is wrong; at registration, if W is a lazily conjugated
+                or negated view; or inside a transform of ``torch.func``.
+        """
         name = type(self).__name__
         if torch._C._are_functorch_transforms_active():
             raise ValueError(
@@ -193,7 +205,7 @@ class OfWeight(nn.Module):
             )
 
     def _check_one_square(self) -> None:
-        """Raise unless the weight is one square matrix, so that rows can be multiplied by it."""
+        """Raise if the weight is not one square matrix: an operator multiplies rows by one matrix."""
         shape = tuple(self._shape or ())
         if self._layout != PLAIN or (shape and shape[-1] != shape[-2]):
             raise ValueError(
@@ -204,7 +216,8 @@ class OfWeight(nn.Module):
     def _check_not_swapped(self) -> None:
         """Raise if ``torch.func.functional_call`` assigns a weight: PyTorch would drop the weight's gradient.
 
-        An assignment ``layer.weight = W`` calls the same setter of PyTorch; only the caller differs.
+        An assignment ``layer.weight = W`` calls the same setter of PyTorch, so the stack of callers is
+        searched for the function that ``functional_call`` uses.
 
         Raises:
             ValueError: If ``torch.func.functional_call`` is the caller.
@@ -229,11 +242,12 @@ class OfWeight(nn.Module):
         )
 
     def _layout_of(self, W: Tensor) -> Layout | Slices:
-        """Return how a weight holds its matrices; raise if the constraint does not take them.
+        """Return the layout of a weight's matrices; raise if the constraint does not take such matrices.
 
         Raises:
-            NotAMatrixError: If the weight has fewer dimensions than its kernel and matrix need.
-            NotSquareError: If the matrices have to be square and are not, or the rows do not fit the gates.
+            NotAMatrixError: If the weight has fewer than 2 + ``kernel_dims`` dimensions.
+            NotSquareError: If the matrices have to be square and are not, if the number of rows is not a
+                multiple of ``gates``, or if the weight looks like a convolution kernel of size 1.
         """
         name, shape, gates, kernel_dims = type(self).__name__, tuple(W.shape), self.gates, self.kernel_dims
         if W.ndim < 2 + kernel_dims:
@@ -248,7 +262,8 @@ class OfWeight(nn.Module):
             m, columns = columns, m
         n = columns * math.prod(kernel)
         if n == 1 and W.ndim > 2 and not kernel_dims:
-            # As a batch of matrices with one column, the weight would be constrained column by column.
+            # The weight would count as a batch of matrices with one column, and each column would be
+            # constrained separately.
             raise NotSquareError(
                 f"{name}: expected matrices (..., m, n), got shape {shape}, as a convolution of kernel size "
                 "1 has. Use spectral_param.constrain, which knows kernels."
@@ -268,7 +283,8 @@ class OfWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         metadata = args[0]
         if self._like.is_meta and metadata.get("assign_to_params_buffers", False):
-            # The originals are no longer on the meta device. The next read runs on their device.
+            # Loading has replaced the originals, so they are no longer on the meta device. The next read
+            # moves _like to the device of the new originals.
             self._become_like(torch.empty_like(self._like, device="cpu"))
 
 
