@@ -52,7 +52,7 @@ class _Steps(NamedTuple):
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
     """Return the exponentials, the bounds of the norms that determine s (on the host), and the steps."""
     limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
-    # Each matrix of a batch has its own s. So huge or non-finite matrices do not change the results of others.
+    # Each matrix of a batch has its own s, so huge or non-finite matrices do not change the other results.
     norm = _norm(A)
     if A.is_cpu:
         least = norm.numpy()

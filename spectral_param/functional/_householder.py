@@ -35,9 +35,9 @@ The inverse: the reflections of a given W
 The n reflections come from Householder's QR decomposition. Let x be the first column of W and d the phase of
 its first entry. With u_1 = x + d‖x‖e_1, normalised, H_1 maps x to −d‖x‖e_1. Then H_2 is found in the same way
 from H_1 W without its first row and column, and so on. For a unitary W the final matrix is diagonal, so every
-unitary W has the form H_1 ⋯ H_n diag(d). With this choice of the phase d, the first entry of u_1 has a squared
-modulus of at least ½‖u_1‖². For such a u_1, the map between u_1 and the column H_1 e_1 is smooth in both
-directions.
+unitary W has the form H_1 ⋯ H_n diag(d). With this choice of the phase d, the first entry of u_1 has a
+squared modulus of at least ½‖u_1‖². For such a u_1, the map between u_1 and the column H_1 e_1 is smooth in
+both directions.
 
 """
 

@@ -195,7 +195,7 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
 
 
 def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
-    """Negate the last Schur vector of the matrices that ``where`` marks; return the new P and blocks.
+    """Return P and blocks after the last Schur vector is negated in the matrices that ``where`` marks.
 
     The negation changes the sign of det P, but not V.
     """
