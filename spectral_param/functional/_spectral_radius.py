@@ -1,6 +1,7 @@
 """Spectral radius, spectral abscissa and dominant eigentriple as differentiable functions.
 
-The derivation is at the top of ``spectral_param/_eigen/derivative.py``.
+The page docs/derivation_spectral_radius.md derives the derivatives, which are computed in
+``spectral_param/_eigen/derivative.py``.
 """
 
 from __future__ import annotations
