@@ -307,7 +307,7 @@ def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Te
 def _moved(
     group: list[_Weight], matrices: list[Tensor], copies: dict[Entry, _Before], optimizer: Optimizer
 ) -> list[Tensor]:
-    """Return ``matrices``, but weights in ``copies`` after steps along the set instead of the optimizer's."""
+    """Return ``matrices``, where weights in ``copies`` took steps along the set, not the optimizer's step."""
     found, groups = list(matrices), steps.groups_of(optimizer)
     known = [i for i, w in enumerate(group) if w.entry in copies]
     before = [copies[group[i].entry] for i in known]

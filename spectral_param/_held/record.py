@@ -127,7 +127,7 @@ def hold(
     """Record a weight under all of its names, and let the optimizer put it back into its set after each step.
 
     Each of the ``names`` is a triple of a module, the name of the weight in the module, and the full name.
-    The argument ``step`` is that of ``constrain``, and ``kind`` is the kind of step that follows from it.
+    ``step`` is the argument of ``constrain`` with this name, and ``kind`` is the kind of step chosen for it.
     """
     for owner, name, _ in names:
         release(owner, owner, name)  # A parameter that had this name before is no longer constrained.

@@ -101,7 +101,7 @@ def _check_sized(
     optimizer: Optimizer,
     group: dict[str, Any],
 ) -> None:
-    """Raise if the kind of step requires that the learning rate is its size, and this is not possible."""
+    """Raise if the learning rate cannot be the size of a step of the kind "relative" or "msign"."""
     asked = f"step: expected 'tangent', 'project' or None, got {kind!r}"
     if weight.dtype in HALF:
         raise ValueError(

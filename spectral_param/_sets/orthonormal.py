@@ -35,9 +35,9 @@ assumed lower bound of the singular values of this W. Then the iteration
 
 maps singular values in [l, 1] into [l', 1], where l' is the smaller one of the images of l and 1. The source
 is Chen and Chow, "A stable scaling of Newton-Schulz for improving the sign function computation of a
-Hermitian matrix", 2014. The upper limit of ρ is theirs, too. (Without this limit, σ = 1 would be mapped to
-almost zero, and lost in rounding.) An iteration multiplies a small l by 2.5. So l alone determines the number
-of iterations, before W is known. The last iteration is the iteration of third order above. A singular value
+Hermitian matrix", 2014. Chen and Chow also give the upper limit of ρ. (Without the limit, σ = 1 would be
+mapped to almost zero, and lost in rounding.) An iteration multiplies a small l by 2.5. So l alone determines
+the number of iterations, before W is known. The last iteration is of third order, as above. A singular value
 of zero would stay zero, so a fixed perturbation of the size of the rounding error is first added to W. One W
 in thousands still has a singular value below l after the perturbation. Then the returned distance of the
 result from the set is larger than rounding.
@@ -167,7 +167,7 @@ def _nearer(X: Tensor, E: Tensor) -> Tensor:
     if bool((size_of(E) > _CLOSE * E.shape[-1] ** 0.5).all()):
         return polar_factor(X)
     S = E @ E
-    # ‖S‖_F^(1/2) and ‖S²‖_F^(1/4) are upper bounds of ‖E‖₂. They are at most n^(1/4) and n^(1/8) times ‖E‖₂.
+    # ‖S‖_F^(1/2) and ‖S²‖_F^(1/4) are upper bounds of ‖E‖₂, which are at most n^(1/4) and n^(1/8) times ‖E‖₂.
     # The second bound takes another product, so it is computed only if the first bound is too large.
     is_close = size_of(S) <= _CLOSE**2
     if not bool(is_close.all()):
@@ -222,7 +222,7 @@ def _raised(X: Tensor, least: float, eps: float) -> Tensor:
     return X
 
 
-# The largest ρ that Chen and Chow allow. It maps a singular value of 1 to 0.1.
+# The largest ρ that Chen and Chow allow, which maps a singular value of 1 to 0.1.
 _LARGEST_SCALE = 1.69770248526
 # The assumed lower bound l of the singular values, as a multiple of the rounding error of the matrix.
 _MARGIN = 1e-6

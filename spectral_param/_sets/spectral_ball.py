@@ -6,8 +6,9 @@ Notation: W of shape ``(..., m, n)`` has the singular values σ and the decompos
 by c: Σ (σᵢ(W) - σᵢ(X))² is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and unitarily
 invariant norms", 1960), and this X attains the bound. Let V₁ and Σ₁² be the eigenvectors and eigenvalues of
 WᴴW above c². Then X is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Computing σ from σ² loses no digits, because
-only the largest eigenvalues of WᴴW are used. But if the norm of W is far above c, digits cancel in this
-difference, and much smaller σ exceed c, too. Then X is computed by the singular value decomposition of W.
+only the largest eigenvalues of WᴴW are used. But if the norm of W is far above c, digits cancel in the
+difference, and much smaller σ exceed c, too. In this case X is computed by the singular value decomposition
+of W.
 
 **Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D does not raise the
 norm, to first order, if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along

@@ -34,8 +34,8 @@ from torch import Tensor
 
 from spectral_param._scale import divided, power_of_two_scale
 
-# If a norm is in this range, its square neither overflows nor underflows in single precision. The same is
-# true of the squares of all entries that are large enough to affect the norm.
+# If a norm is in this range, its square neither overflows nor underflows in single precision. The squares of
+# entries that are large enough to affect the norm do not underflow, either.
 _ORDINARY = (1e-10, 1e15)
 # Groups of processes that hold the other parts of the matrices; empty if the matrices are not sharded.
 _groups: tuple[Any, ...] = ()
@@ -78,7 +78,7 @@ def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (.
     square = squares(S)
     is_zero = square == 0
     s = torch.where(is_zero, 1, square).sqrt()
-    # Without NaN, the finite entries of a matrix with an infinite entry would become 0.
+    # Without this line, the finite entries of a matrix with an infinite entry would get the direction 0.
     s = torch.where(s.isfinite(), s, torch.nan)
     return divided(S, s[..., None, None]), torch.where(is_zero, 0, s * scale[..., 0, 0])
 

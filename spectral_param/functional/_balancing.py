@@ -22,8 +22,9 @@ For a small number t, W(tT) is found in a few steps. The f and g for 2t are abou
 the first t is chosen such that entries of tT differ by at most 8, and t is doubled as soon as D < 1.
 
 L is singular, and if W is nearly reducible, edge weights of L are below the rounding error of c. So μ = 8nε
-is added to the diagonal of L. Then a rounding error of c moves g by less than 1, which changes W only by
-rounding errors. The last steps multiply W itself, because a g of size 60 has an error of 60ε.
+is added to the diagonal of L. Then a rounding error of c moves parts of g that W hardly couples by less than
+1, which changes W only by rounding errors. The last steps multiply W itself, because a g of size 60 has an
+error of 60ε.
 
 The derivative, by one elimination without cancellation
 -------------------------------------------------------
@@ -36,8 +37,8 @@ with the weights :math:`W_{ij} W_{ik}`:
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 
 Entries of b are weighted means over spanning trees. So entries of b differ by at most n - 1 times the largest
-difference of entries of G, however small the edge weights are. Rounding preserves this bound if the F_jk of a
-node j are never summed over k. Instead, the elimination of node k adds
+difference of entries of G, however small the edge weights are. Rounding errors respect the bound n - 1 if the
+F_jk of a node j are never summed over k. Instead, the elimination of node k adds
 
 .. math:: A_{ik} A_{kj} / d_k \;\text{to}\; A_{ij}, \qquad
           (F_{ik} A_{kj} + A_{ik} F_{kj}) / d_k \;\text{to}\; F_{ij}, \qquad d_k = \sum_j A_{kj}.

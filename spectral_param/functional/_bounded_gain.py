@@ -18,9 +18,9 @@ The sum of this inequality over time, from x = 0, is Σ‖y‖² ≤ Σ‖u‖²
 real lemma, every system with ρ(A) < 1 and a gain below 1 has this form. The storage function is xᵀPx with
 P = TᵀT.
 
-For the gain γ, B and D are multiplied by γ. For the radius r, A and B are multiplied by r, so that the new
-transfer function at rz equals the old transfer function at z. Then the gain is at most γ on and outside the
-circle of radius r, and ρ(A) ≤ r.
+For a bound γ of the gain, B and D are multiplied by γ. For a bound r of the spectral radius, A and B are
+multiplied by r, so that the new transfer function at rz equals the old transfer function at z. Then the gain
+is at most γ on and outside the circle of radius r, and ρ(A) ≤ r.
 
 Sources: the bounded real lemma, for instance in Zhou, Doyle and Glover, "Robust and optimal control" (1996),
 chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded state space models" (2025).
@@ -28,12 +28,12 @@ chapter 21; Massai and Ferrari-Trecate, "Free parametrization of L2-bounded stat
 Rounding
 --------
 V is computed in double precision. Rounding changes the entry v_ij by at most ε|v_ij|, and so changes
-‖SVS'⁻¹‖ by at most δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. Therefore V is divided by 1 + δ. Here ε is the rounding error
-of the weight's dtype, plus 4N ε₆₄ for the products in double precision, with N = n + p. If T and K were
-multiplied by an orthogonal matrix, V would not change, but δ could. So T may be triangular. For a T near the
-identity, δ is small. The diagonal of H is multiplied by 1 + 2N ε₆₄, which covers the rounding errors of the
-Cholesky factor of H; the proof above stays valid. The gradient ignores δ and the enlargement of H, because
-they change V only about as much as rounding does.
+‖SVS'⁻¹‖ by at most δ = ε ‖ |S| |V| |S'⁻¹| ‖_F. To keep the norm at most 1, V is divided by 1 + δ. Here ε is
+the rounding error of the weight's dtype, plus 4N ε₆₄ for the products in double precision, with N = n + p. If
+T and K were multiplied by an orthogonal matrix, V would not change, but δ could. So T may be triangular. For
+a T near the identity, δ is small. The diagonal of H is multiplied by 1 + 2N ε₆₄, which covers the rounding
+errors of the Cholesky factor of H; the proof above stays valid. The gradient ignores δ and the enlargement of
+H, because they change V only about as much as rounding does.
 
 The gradient
 ------------
@@ -214,11 +214,11 @@ def _storage_roots(system: System, gain: float) -> Iterator[Tensor]:
     """Yield upper triangular T for which P = TᵀT may prove that the gain is at most 1.
 
     The first T come from solutions P of the bounded real Riccati equation with an additional output √ε x.
-    Without this output, P would be singular if y does not depend on some state. For a small enough ε the gain
-    to both outputs together is at most 1.
+    Without the additional output, P would be singular if y does not depend on some state. For a small enough
+    ε the gain to both outputs together is at most 1.
 
-    The last T is diagonal, chosen such that ‖SVS'⁻¹‖ is nearly least. This T proves the gain of systems in
-    series, whose Riccati equations are ill conditioned.
+    The last T is diagonal, chosen such that ‖SVS'⁻¹‖ is nearly least. The diagonal T proves the gain of
+    systems in series, whose Riccati equations are ill conditioned.
     """
     A, B, C, D = system
     n = len(A)

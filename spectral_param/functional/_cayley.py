@@ -28,8 +28,9 @@ Maduranga, Helfrich and Ye, 2019, uses another convention for complex gradients.
 Large originals
 ---------------
 The solve has a relative error of eps times the condition number of I + M. If this error is too large, Z is
-computed in double precision. For an even larger condition number, Z is computed by the Schur form of S
-(docs/derivation_cayley.md, "Large originals"). Then, for B = QR, the small factor R replaces B in S.
+computed in double precision. If the error is too large even in double precision, Z is computed by the Schur
+form of S (docs/derivation_cayley.md, "Large originals"). In S, the small factor R of B = QR then takes the
+place of B.
 """
 
 from __future__ import annotations
@@ -167,8 +168,8 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
     """Return whether each matrix in ``plus``, of inverse Z/2, has a condition number of at most ``limit``."""
-    # The condition number is bounded in two norms. The Frobenius norm takes a fifth of the time; the 1-norm
-    # gives a smaller bound for large matrices.
+    # The condition number is bounded in two norms. The Frobenius norm takes a fifth of the time of the
+    # 1-norm. But for large matrices, the 1-norm gives a smaller bound.
     for kind in ("fro", 1):
         first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))
         if float((first * second).max()) <= 2 * limit:  # False for NaN.
@@ -302,7 +303,7 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
-    """Return :func:`evaluate` for signs d that have no gradient."""
+    """Return the transform of :func:`evaluate` as a ``Map`` of T alone, for signs d without a gradient."""
     # Each read of a weight runs this line. So tensors on the CPU skip where_double, which looks for devices
     # without double precision.
     return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)

@@ -4,8 +4,8 @@ Two runs of a network read the same inputs, and d >= \|δ\| bounds the differenc
 has a monotone and homogeneous comparison function g that bounds the difference after a step:
 \|δ⁺\| <= g(d, e). Here e bounds the difference of the inputs of the layer, which are the new states of the
 layer before. (For the first layer there is no e.) If some d > 0 has g(d) <= r d for all layers together, the
-network contracts at the rate r in the norm max \|δ_i\|/d_i. The least such r is the Perron root of g. All
-comparison functions here have the form
+network contracts at the rate r in the norm max \|δ_i\|/d_i. The least rate r over all d is the Perron root of
+g. All comparison functions here have the form
 
 .. math:: g(v)_i = (P v)_i + \max_{0 ≤ ν ≤ 1} \big(ν (Q v)_i + (1 - ν^2) (S v)_i\big), \qquad v = (d, e),
 
@@ -48,8 +48,8 @@ _EPS = float(np.finfo(np.float64).eps)
 # Relative size of a constant that is added to g. If no path leads from some state to another, it can happen
 # that no d attains the least rate. Then the constant keeps quotients of entries of d below about 1e12.
 _FLOOR = 1e-12
-# Largest number of steps of Noda's iteration. If the matrix is nearly reducible, each of the first steps only
-# halves the error.
+# Largest number of steps of Noda's iteration. If the matrix of the slopes of g is nearly reducible, each of
+# the first steps only halves the error.
 _STEPS = 100
 
 
@@ -61,7 +61,7 @@ class Layer(NamedTuple):
         crossed: The matrix Q, which is multiplied by ν.
         squared: The matrix S, which is multiplied by 1 - ν².
         outputs: The indices of the states that the next layer reads.
-        holds: Whether gates may keep a state unchanged. Then the next layer gets at least d as its e.
+        holds: Whether gates may keep a state unchanged. If so, the next layer reads max(d, g(v)), not g(v).
     """
 
     linear: Array
@@ -107,7 +107,7 @@ def _searched(layers: Sequence[Layer], d: Array, goal: float | None, rounding: f
 
     A step is d <- (σI - B)⁻¹ d, where σ = max g(d)_i/d_i and B is the matrix of the slopes of g at d. Because
     g is not linear, a step may fail to lower σ. Then the next step is d <- d + g(d)/σ from the best d so far.
-    Such a step never raises σ.
+    A step of this second kind never raises σ.
     """
     best, values_of_best, is_safe = Root(np.inf, d), d, False
     for _ in range(_STEPS):

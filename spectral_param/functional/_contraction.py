@@ -21,7 +21,7 @@ from spectral_param.functional._scaled_norm import CONDITION
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, to_scipy
 
 _REAL = "A diagonal metric is for networks with real units: take metric='full'."
-# Largest n for which the search is made. For this n it takes ten minutes and a gigabyte of memory.
+# Largest n for which the search is made. For the largest n the search takes ten minutes and a gigabyte.
 _MOST = 5000
 
 
@@ -32,9 +32,9 @@ class ContractionCertificate(NamedTuple):
         scaling: The diagonal of Θ, ``(..., n)``. The product of the largest and the least entry is 1. The
             entries are NaN if W is not finite.
         rate: An upper bound of ‖ΘWΘ⁻¹‖ that is also valid in exact arithmetic, ``(...)``. For a leaky network
-            with the leak a, (1 - a) plus a times this bound.
+            with the leak a, the rate is (1 - a) plus a times the bound of ‖ΘWΘ⁻¹‖.
         radius: The spectral radius ρ(W), ``(...)``: no contraction rate of W can be smaller. For a leaky
-            network with the leak a, ρ((1 - a)I + aW).
+            network with the leak a, the radius is ρ((1 - a)I + aW).
         condition: The largest entry of Θ divided by the least entry of Θ, ``(...)``.
     """
 

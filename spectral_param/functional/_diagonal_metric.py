@@ -23,8 +23,8 @@ Winston and Kolter, "Monotone operator equilibrium networks" (2020), treat the c
 
 Coordinates
 -----------
-A free row θ gives log Θ = c tanh(θ/c) with c = log(g)/2. So the condition of Θ is at most g for every θ. For
-entries of θ that are much smaller than c, Θ is nearly exp(θ).
+A free row θ gives log Θ = c tanh(θ/c) with c = log(g)/2. So the condition number of Θ is at most g for every
+θ. For entries of θ that are much smaller than c, Θ is nearly exp(θ).
 
 Rounding
 --------
@@ -111,8 +111,8 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
 def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tensor:
     """Return V with Θ²V + VᵀΘ² ≤ 0 for X = [Y; Z; θ] of shape ``(..., 2n + 1, n)``.
 
-    The inequality still holds if W = V + aI is rounded to ``eps``. The argument ``shift`` is |a|, of shape
-    ``(..., 1, 1)``.
+    The inequality Θ²V + VᵀΘ² ≤ 0 still holds if W = V + aI is rounded to ``eps``. The argument ``shift`` is
+    |a|, of shape ``(..., 1, 1)``.
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]

@@ -8,8 +8,8 @@ Overton, "The largest singular value of e^X A₀ e^(-X) is convex on convex sets
 Trans. Automatic Control 35 (1990), 229-230. The convexity of μ follows, because ‖I + hA‖ = 1 + h μ(A) + O(h²)
 for a small h > 0.
 
-No d need attain the infimum: for a triangular W, the norm tends to its infimum max |w_ii| only if d tends to
-infinity. So d is kept in a box |d_i| < c, which bounds the condition number of e^D by e^(2c).
+It can happen that no d attains the infimum: for a triangular W, the norm tends to its infimum max |w_ii| only
+if d tends to infinity. So d is kept in a box |d_i| < c, which bounds the condition number of e^D by e^(2c).
 
 A barrier method
 ----------------
@@ -80,8 +80,8 @@ _SWEEPS = 100
 # Number of steps of the power method, which gives the first u.
 _POWERS = 20
 # Newton's decrement is the length of Newton's step in the local norm. In the domain of a self-concordant
-# function, a step of length 1 in this norm stays inside. Most steps can be 1 to 3 times as long. So the
-# search first tries a step of length 2 · _REACH or more, but at most Newton's step.
+# function, a step of length 1 in this norm stays inside. In practice, most steps of length 1 to 3 stay
+# inside. So the search first tries a step of length 2 · _REACH or more, but at most Newton's step.
 _REACH = 2.0
 # Smallest allowed u: for a smaller u, e^(-u/2) would overflow.
 _LEAST = -1400.0
@@ -92,7 +92,7 @@ class Scaling(NamedTuple):
 
     Attributes:
         log: The vector d, ``(n,)``, with the largest and the least entry of opposite sign and equal modulus.
-        size: An upper bound of ‖A‖, or of μ(A), close to the least value. The top of the file says how close.
+        size: An upper bound of ‖A‖, or of μ(A). The top of the file says how near it is to the least value.
     """
 
     log: Array
@@ -204,7 +204,7 @@ class _Norm:
         """Return the gradient ``(n + 1,)`` and the second derivatives ``(n + 1, n + 1)`` at (d, u)."""
         R = _inverse(F)
         B = product(A, R)
-        L = symmetric_product(A, B.T)  # L - I; the identity is added below.
+        L = symmetric_product(A, B.T)  # This is L - I; the identity is added below.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1

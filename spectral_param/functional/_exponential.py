@@ -50,7 +50,7 @@ class _Steps(NamedTuple):
 
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
-    """Return the exponentials, the bounds of the norms that determine s (on the host), and the steps."""
+    """Return the exponentials, the bounds of norms that determine s (on the host), and the ``_Steps``."""
     limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
     # Each matrix of a batch has its own s, so huge or non-finite matrices do not change the other results.
     norm = _norm(A)
@@ -234,9 +234,9 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
               \exp \begin{pmatrix} A & -B^T B / s \\ s I & 0 \end{pmatrix} .
 
     This formula is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which is not
-    differentiable at B = 0. The number s is the Frobenius norm of T if this exceeds 1, so that the 2n × 2n
-    matrix is not far from skew. Alternatively, W is the m × m exponential of the skew matrix B·baseᵀ -
-    base·Bᵀ + base·A·baseᵀ, times the base. This second formula is used for m < 2n, where it is cheaper, and
+    differentiable at B = 0. The number s is the larger one of 1 and the Frobenius norm of T, so that the
+    2n × 2n matrix is not far from skew. Alternatively, W is the m × m exponential of the skew matrix B·baseᵀ
+    - base·Bᵀ + base·A·baseᵀ, times the base. This second formula is used for m < 2n, where it is cheaper, and
     for a large T, because its result is orthogonal to rounding for every T.
     """
     m, n = T.shape[-2:]

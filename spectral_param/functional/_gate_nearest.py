@@ -42,7 +42,7 @@ _NAME = "contracting_"
 # Number of sweeps for each d, where the slopes for the previous d are the start, and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
-# Largest modulus of an entry of log d. It keeps quotients of entries of d below e^23, about 1e10.
+# Largest modulus of an entry of log d, so that quotients of entries of d are below e^23, about 1e10.
 _REACH = 11.5
 # Recurrent weights are finally scaled by 1 minus one of these margins, tried in order. A stack needs a
 # margin, because the rate proven for the stack is slightly larger than the rates of its layers.
@@ -123,7 +123,7 @@ def _tensors(module: Any) -> list[_Tensors]:
 
 
 def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin: float) -> None:
-    """Write the weights found, slightly reduced to allow for rounding; weights that did not move stay."""
+    """Write the weights found, slightly reduced to allow for rounding; keep weights that did not move."""
     n, rows, eps = layer.units, _held(layer), torch.finfo(tensors.U.dtype).eps
     U, W, b = (torch.from_numpy(part) for part in (layer.hidden, layer.inputs[rows], layer.bias[rows]))
     p = X[:, : len(U)].unflatten(1, (-1, n)).transpose(0, 1).flatten(0, 1)
@@ -140,7 +140,7 @@ def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin
 
 
 def _held(layer: Weights) -> slice:
-    """Return the rows of the gate that holds the state: the second one, z of a GRU or f of an LSTM."""
+    """Return the rows of the gate that holds the state: the second gate, z of a GRU or f of an LSTM."""
     return slice(layer.units, 2 * layer.units)
 
 
@@ -212,7 +212,7 @@ class _Search:
         return of_X, of_x
 
     def _along(self, slopes: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the X and the λ of each unit, for the least λ >= 0 with g(X) <= r on the line of slopes."""
+        """Return X = X⁰ - λ slopes, clamped, and λ of each unit, for the least λ >= 0 with g(X) <= r."""
         floor = 1e-6 * slopes.amax(dim=1, keepdim=True) * self.moves
         slopes = torch.maximum(slopes, floor)
         low = torch.zeros_like(x)

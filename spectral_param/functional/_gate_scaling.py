@@ -75,7 +75,7 @@ class _Scaling:
         self.kept = [weight.clone() for weight in self.weights]
 
     def search(self) -> None:
-        """Scale by the largest factors found.
+        """Scale the recurrent weights by the largest factors found.
 
         Raises:
             NotProvenError: If no factors give the rate. The weights are then unchanged.

@@ -128,7 +128,7 @@ class Weights:
         return np.concatenate([U, W], axis=1) if reads else U
 
     def _products(self) -> Array:
-        """Return the bounds q of |U_n h + b_hn| for all h in the cube."""
+        """Return the bounds q of |U_n h + b_hn| for all h with entries in [-1, 1]."""
         found: Array = self.gate("n")[0].sum(axis=1) + np.abs(self.candidate_bias)
         return found
 

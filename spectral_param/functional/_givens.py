@@ -43,7 +43,7 @@ and p+1 are a multiple of (e^{iφ} sin θ, cos θ), which gives the angles. Let 
 with larger e. The nonzero part of a column grows by at most one row per layer, and by at most q rows in all.
 So column p+1 can be nonzero down to row p+1 + min(j-1, q), and column p without the rotation only down to row
 p + min(j-2, q); no row index exceeds n-1. For removal from the left, rows and columns are exchanged, and so
-are up and down. Clements et al. use the same order of removal. It succeeds for every unitary matrix to
+are up and down. Clements et al. use the same order of removal, which succeeds for every unitary matrix to
 machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of

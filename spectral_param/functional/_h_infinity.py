@@ -27,9 +27,9 @@ section 7.1). So if the largest gain ‖H‖ is attained at φ*, the spectral no
 
 This inequality holds for all moduli and dampings of the poles. The range of φ, for frequencies from 0 to
 infinity, is cut into 2n intervals, which are then halved repeatedly. Let β be the largest norm found so far.
-Consider an interval of length h with the norms σ and σ' at its ends. If arccos(σ/β) + arccos(σ'/β) > h/2, φ*
-is not inside, and the interval is dropped. If many intervals remain, because σ is nearly constant, only the
-intervals that may contain the largest values are kept.
+Consider an interval of length h with the norms σ and σ' at its ends. If arccos(σ/β) + arccos(σ'/β) > h/2, the
+maximum φ* is not inside, and the interval is dropped. If many intervals remain, because σ is nearly constant,
+only the intervals that may contain the largest values are kept.
 
 Levels. The frequencies at which σ crosses a level just above β divide the boundary into intervals. If σ
 exceeds the level anywhere, it does so in a whole interval between two neighbouring crossings. So σ is

@@ -18,8 +18,8 @@ So the new row of X is τuᴴ. The other rows of X are X' − τX'uuᴴ, and sol
 Here D'U'ᴴu is the new column of DN, and τuᴴ the new row of X, so (I + DN) X = DUᴴ holds for k factors, too.
 For τ = 2, N + D⁻¹ is the matrix triu(UᴴU, 1) + ½ I of Mhammedi et al. (2017), Zhang et al. (2018), and
 Joffrain et al. (2006), "Accumulating Householder transformations, revisited". The entries of (I + DN)⁻¹D
-above the diagonal are −τ_i τ_j u_iᴴ H_{i+1} ⋯ H_{j−1} u_j. Their modulus is at most 4, even if the vectors
-are nearly dependent.
+above the diagonal are −τ_i τ_j u_iᴴ H_{i+1} ⋯ H_{j−1} u_j. The moduli of these entries are at most 4, even if
+the vectors are nearly dependent.
 
 For the backward pass let G = ∂L/∂X, (I + DN)ᴴ Y = G, and let R be the part of DᴴYXᴴ strictly above the
 diagonal. Then
@@ -27,8 +27,8 @@ diagonal. Then
 .. math:: ∂L/∂U = Y^H D - U (R + R^H), \qquad
           ∂L/∂τ_i = \sum_j Y_{ij}\, \overline{(U^H - N X)_{ij}} .
 
-``torch.linalg.householder_product`` computes the same product, with correct second derivatives. It is not
-used because its backward pass is a loop with a product of full matrices for each reflection.
+``torch.linalg.householder_product`` computes the same product, with correct second derivatives. This function
+is not used, because its backward pass is a loop with a product of full matrices for each reflection.
 
 The inverse: the reflections of a given W
 -----------------------------------------
@@ -101,7 +101,7 @@ def householder_factors(vectors: Tensor, tau: Tensor | None = None) -> tuple[Ten
     """Return thin factors U and X of a product of reflections, :math:`H_1 H_2 ⋯ H_k = I - U X`.
 
     Args:
-        vectors: The vectors u_i as columns, shape ``(..., n, k)``. Their lengths have no effect.
+        vectors: The vectors u_i as columns, shape ``(..., n, k)``. The lengths of the vectors have no effect.
         tau: The factors τ_i, shape ``(..., k)``; see :func:`householder`.
 
     Returns:
@@ -143,7 +143,7 @@ def householder(vectors: Tensor, tau: Tensor | None = None) -> Tensor:
     (ICML 2017). The cost is three matrix products of n × k matrices.
 
     Args:
-        vectors: The vectors u_i as columns, shape ``(..., n, k)``. Their lengths have no effect.
+        vectors: The vectors u_i as columns, shape ``(..., n, k)``. The lengths of the vectors have no effect.
         tau: The factors τ_i, shape ``(..., k)``, of the dtype of ``vectors``. None, the default, means
             τ_i = 2, so that each H_i is a reflection. With τ_i = 1 - exp(iφ), H_i multiplies u_i by exp(iφ).
 

@@ -1,7 +1,7 @@
 r"""The solution of an equation, with derivatives of every order.
 
 Let R(z, θ) = 0, with R differentiable and A = ∂R/∂z invertible. Then dz = -A⁻¹ ∂R/∂θ dθ. If g is the gradient
-of a scalar with respect to z, its gradient with respect to θ is
+of a scalar with respect to z, the gradient of the scalar with respect to θ is
 
 .. math:: -v^T \partial R/\partial θ \quad \text{with} \quad A^T v = g
 
@@ -98,10 +98,10 @@ def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
     Let g have the Lipschitz constant r < 1. The fixed point iteration z ← y - g(z) from z₀ = y has the errors
     ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖). So the number of iterations after which the error is at most
     4ε (‖y‖ + ‖z‖)/(1 - r) is known beforehand. The iteration may end earlier for two reasons. First, if the
-    change d in a step is at most 2ε (‖y‖ + ‖z‖), the error is at most r/(1 - r) times this number. Second, in
-    exact arithmetic each step multiplies ‖d‖ by at most r, so a span of log 4/log(1/r) steps reduces ‖d‖ to a
+    change d in a step has ‖d‖ ≤ 2ε (‖y‖ + ‖z‖), the error is at most r‖d‖/(1 - r). Second, in exact
+    arithmetic each step multiplies ‖d‖ by at most r, so a span of log 4/log(1/r) steps reduces ‖d‖ to a
     quarter. If a span has not even halved ‖d‖, then d consists of rounding errors of g, which no iteration
-    reduces. These rounding errors change z by at most ‖d‖/(1 - r).
+    reduces. Rounding errors of this size change z by at most ‖d‖/(1 - r).
 
     Args:
         change: The function z -> y - z - g(z).

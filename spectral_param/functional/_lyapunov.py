@@ -19,15 +19,15 @@ So SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
 
 The map from (K, S) to V is onto the set of V for which some positive definite P = SᴴS has VᴴPV ≤ P. (Such a P
 exists for each V with ρ(V) < 1, and for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple.) For such a
-V, SVS⁻¹ is a contraction. Let U diag(c) Xᴴ be its singular value decomposition, and
+V, SVS⁻¹ is a contraction. Let U diag(c) Xᴴ be the singular value decomposition of SVS⁻¹, and
 a = c/(1 + sqrt(1 - c²))/2. Then the map takes K = X diag(a) Uᴴ and S to V.
 
 The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
 fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
-equilibrium networks". Their parametrizations have 5n² parameters (any matrix with 2n rows, and a skew part)
-instead of 2n². K and S train better, because a step of K changes only C, not the form SᴴS. With I/4 instead
-of I in H, the entries of K are 2 to 4 times smaller than the entries of V. So relative to K, the steps of
-Adam are 2 to 4 times larger.
+equilibrium networks". The parametrizations of these papers have 5n² parameters (any matrix with 2n rows, and
+a skew part) instead of 2n². K and S train better, because a step of K changes only C, not the form SᴴS. With
+I/4 instead of I in (KᴴK + I/4)⁻¹, the entries of K are 2 to 4 times smaller than the entries of C. So
+relative to K, the steps of Adam are 2 to 4 times larger.
 
 Bounded growth
 --------------
@@ -93,7 +93,7 @@ class LyapunovCertificate(NamedTuple):
         form: Hermitian positive definite M of shape ``(..., n, n)``, with WᴴMW ≤ r²M for the radius r; in
             continuous time, MW + WᴴM ≤ 2aM for the abscissa a. For a diagonal metric, M is the diagonal
             matrix Θ². The entries are NaN if no form was found.
-        growth: sqrt(cond M), of shape ``(...)``. It bounds the growth: ‖Wᵏ‖ ≤ growth·rᵏ, or in continuous
+        growth: sqrt(cond M), of shape ``(...)``, which bounds the growth: ‖Wᵏ‖ ≤ growth·rᵏ, or in continuous
             time ‖exp(Wt)‖ ≤ growth·exp(at). Infinite if no form was found.
     """
 
@@ -131,7 +131,7 @@ def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, 
 def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
     """Return V = S⁻¹CS with ‖Vᵏ‖ ≤ ``growth`` for all k, for X = [K; K'], or X = K if ``growth`` is 1.
 
-    C is computed from K, and S from K'. The bound also holds after V is rounded to a precision of ``eps``.
+    C is computed from K, and S from K'. The bound of ‖Vᵏ‖ also holds after V is rounded to ``eps``.
     """
     n = X.shape[-1]
     V = contraction(X[..., :n, :])
@@ -262,7 +262,7 @@ def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) 
 
 
 def plus(C: Tensor, A: Tensor, B: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return C + alpha AB. For a single matrix this is one call, which saves time if the matrix is small."""
+    """Return C + alpha AB, for a single matrix by one call, which saves time if the matrix is small."""
     return torch.addmm(C, A, B, alpha=alpha) if C.ndim == 2 else C + alpha * (A @ B)
 
 
@@ -360,7 +360,7 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
 
     The sum P₁ of all VᵏᴴVᵏ has VᴴP₁V ≤ P₁, but grows without bound as ρ(V) tends to 1. Then P₁⁻¹ is small in
     the directions where Vᵏᴴ decays slowly. So the sum of all VᵏP₁⁻¹Vᵏᴴ stays bounded. The result P is the
-    inverse of this second sum. It has VᴴPV ≤ P, too, and is a multiple of the identity for every normal V.
+    inverse of this second sum. P has VᴴPV ≤ P, too, and is a multiple of the identity for every normal V.
     """
     host = V.numpy()
     if not np.isfinite(host).all():

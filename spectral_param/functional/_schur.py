@@ -12,7 +12,8 @@ The blocks
 
 with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s. A real eigenvalue is a block [γ] of size 1,
 where γ has the sign of the eigenvalue. The page docs/derivation_schur.md explains why the shear must be added
-to eq. (5) of Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)".
+to eq. (5) of Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)". In this file, the form with
+shears is called exact. The form of the paper has s = 1 and entries of T inside the blocks.
 
 Departure from normality
 ------------------------
@@ -170,7 +171,7 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
 
 
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
-    """Return the parts of S = Λ + T from :func:`real_schur`, for the exact form or the paper's form.
+    """Return the parts of S = Λ + T from :func:`real_schur`, for the exact form or that of Kerg et al.
 
     A block [a, b; c, a] with |b| ≤ eps·|c| counts as two real eigenvalues. This rule changes S by a rounding
     error and keeps the shears between eps^(1/2) and 1. The argument ``eps`` is the relative rounding error of
@@ -182,13 +183,13 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     b = torch.cat([S.diagonal(1, -2, -1), pad], dim=-1)
     c = torch.cat([S.diagonal(-1, -2, -1), pad], dim=-1)
     pairs = b.abs() > eps * c.abs()
-    # γ sinθ is ±sqrt(-bc) in the exact form, and -b in the paper's form.
+    # γ sinθ is ±sqrt(-bc) in the exact form, and -b in the form of Kerg et al.
     sine = c.sign() * b.abs().sqrt() * c.abs().sqrt() if exact else -b
     sine = torch.where(pairs, sine, 0)
     if exact:
         log_shear = torch.where(pairs, (b.abs().log() - c.abs().log()) / 2, 0)
         return SchurBlocks(strictly_lower(S, pairs), a, sine, log_shear, pairs)
-    # In the paper's form, the entry c inside a block is γ sinθ + t with an entry t of T.
+    # In the form of Kerg et al., the entry c inside a block is γ sinθ + t with an entry t of T.
     inside = torch.where(pairs, sine, 0)[..., : n - 1]
     T = strictly_lower(S) - inside.diag_embed(-1)
     return SchurBlocks(T, a, sine, torch.zeros_like(a), pairs)

@@ -53,5 +53,5 @@ def scaled_(weight: Any, factor: float) -> Any:
         if weight.layout == torch.sparse_coo and not weight.is_coalesced():
             weight.mul_(factor)
         else:
-            weight.detach().values().mul_(factor)  # weight.mul_ would lose the flag that it is coalesced.
+            weight.detach().values().mul_(factor)  # weight.mul_ would lose the weight's flag "coalesced".
     return weight

@@ -62,7 +62,7 @@ def spectral_radius(T: Tensor) -> Tensor:
 
     The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is the matrix C/ρ of Prop.
     3.2 in Helfrich and Ye (2020). Under torch.compile, autograd gives only the first derivative. Transforms
-    of torch.func inside a compiled function, and exported programs, give derivatives of every order. They use
+    of torch.func inside a compiled function, and exported programs, give derivatives of every order by
     PyTorch's formula, which differentiates the modulus through all eigenvectors.
 
     Args:
