@@ -8,7 +8,7 @@ arguments of the step, which torch passes on to the second hook. So the copies a
 even if it ends by an error.
 
 The hooks also run after steps that changed nothing (a GradScaler skips steps inside a fused optimizer), and
-twice for an optimizer that steps twice. These calls do no harm, because a member of the set is not changed.
+twice for an optimizer that steps twice. Surplus calls do no harm, because a member of the set is not changed.
 (The version counter of a parameter cannot show whether a step changed the parameter, because fused optimizers
 do not increase the counter.)
 """
@@ -40,7 +40,7 @@ _BATCH = 2**24
 
 
 class Entry:
-    """A constrained weight, under one of its names. Its module may be deleted before the weight."""
+    """A constrained weight, under one of its names. The module may be deleted before the weight."""
 
     def __init__(
         self, owner: nn.Module, name: str, constraint: Parametrization, step: steps.Kind, full: str

@@ -7,8 +7,8 @@ norm, and <A, B> = Σ conj(aᵢⱼ) bᵢⱼ.
 c², and Re<W, X> is largest at X = cE (Cauchy and Schwarz). The nearest matrix with ‖X‖ ≤ c is W itself if
 ‖W‖ ≤ c, and cE otherwise.
 
-**Derivative.** Because ‖W‖ d‖W‖ = Re<W, dW>, d(cE) = (c/‖W‖)(dW - E Re<E, dW>). This linear map of dW is
-self-adjoint. So if G is the gradient with respect to cE, the gradient with respect to W is
+**Derivative.** Because ‖W‖ d‖W‖ = Re<W, dW>, d(cE) = (c/‖W‖)(dW - E Re<E, dW>). The linear map from dW to
+d(cE) is self-adjoint. So if G is the gradient with respect to cE, the gradient with respect to W is
 
 .. math:: g = \tfrac{c}{‖W‖} (G - E \operatorname{Re}<E, G>).
 

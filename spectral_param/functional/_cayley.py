@@ -407,8 +407,8 @@ def skew_cayley(T: Tensor, d: Tensor) -> Tensor:
 def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
-    This function can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``. Its backward pass has
-    one linear solve less than the backward pass of geotorch's Cayley map, which is the transform of -A/2.
+    This function can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``. Then the backward pass
+    has one linear solve less than with geotorch's own Cayley map, which is the transform of -A/2.
 
     Args:
         A: Skew-symmetric or skew-Hermitian matrices of shape ``(..., n, n)``.

@@ -65,9 +65,9 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
     """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1, for one orthogonal W.
 
     ``negative_ones`` fixes the number of -1s in d. Then only flips that keep this number are allowed, and
-    entries of A may exceed 1. The result is None if no d with this number of -1s is found. Such a d exists
-    only if det W = (-1)^negative_ones; for almost all W this condition is also sufficient (an exception is
-    the identity).
+    entries of A may exceed 1. The result is None if no d with this number of -1s is found. A suitable d
+    exists only if det W = (-1)^negative_ones. For almost all W this condition is also sufficient; the
+    identity is an exception.
     """
     d = pivot_phases(W)
     if negative_ones is not None:

@@ -149,7 +149,8 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     H = K.mT @ K
     diagonal = H.diagonal(dim1=-2, dim2=-1)
     if K.is_cpu and diagonal.sum(dim=-1).amax().item() <= n:
-        # Here cond H ≤ 4n + 1, so triangular solves lose at most a factor 2√n of accuracy.
+        # The trace of KᵀK is at most n, so cond H ≤ 4n + 1, and triangular solves lose at most a factor 2√n
+        # of accuracy.
         diagonal.add_(0.25).mul_(1 + 2 * n * _EPS)
         L = torch.linalg.cholesky_ex(H).L
         C = lyapunov.solved(L, K.mT)

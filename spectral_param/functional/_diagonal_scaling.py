@@ -92,7 +92,8 @@ class Scaling(NamedTuple):
 
     Attributes:
         log: The vector d, ``(n,)``, with the largest and the least entry of opposite sign and equal modulus.
-        size: An upper bound of ‖A‖, or of μ(A). The top of the file says how near it is to the least value.
+        size: An upper bound of ‖A‖, or of μ(A). The top of the file says how near the bound is to the least
+            value.
     """
 
     log: Array
@@ -191,7 +192,7 @@ class _Norm:
     def factor(self, d: Array, u: float) -> tuple[Any, Array, float] | None:
         """Return A/e^(u/2), a Cholesky factor, and the barrier; None where the barrier is infinite.
 
-        The factor is that of I - e^(-u) AᵀA.
+        The Cholesky factor belongs to the matrix I - e^(-u) AᵀA.
         """
         if not u > _LEAST:  # exp(-u/2) would overflow; the line search halves the step.
             return None
@@ -204,7 +205,7 @@ class _Norm:
         """Return the gradient ``(n + 1,)`` and the second derivatives ``(n + 1, n + 1)`` at (d, u)."""
         R = _inverse(F)
         B = product(A, R)
-        L = symmetric_product(A, B.T)  # This is L - I; the identity is added below.
+        L = symmetric_product(A, B.T)  # At first, `L` is L - I; the identity is added below.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1

@@ -36,8 +36,8 @@ def doubly_stochastic(T: Tensor) -> Tensor:
     The sums are 1 to rounding, also if W is nearly a permutation or nearly splits into blocks. Entries have
     absolute errors of about eps; the relative errors of small entries are larger. Sinkhorn's alternating
     divisions converge to the same W, but for logits of size 6 and more, their error after twenty steps is 5
-    %. This function takes Newton steps. It computes the gradient by one elimination, not by differentiating
-    the steps.
+    %. This function takes Newton steps. The gradient is computed by one elimination, not by differentiating
+    the Newton steps.
 
     **Limit.** After the largest entry of each row, and then of each column, is subtracted, logits below -60
     are replaced by -60. So a T whose entries differ by at most 60 is not changed, and every finite T gives a

@@ -4,14 +4,15 @@ The method rests on e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of
 which the Taylor polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The
 terms are grouped by powers of A⁴ (Paterson and Stockmeyer 1973), so that six matrix products are enough. Then
 the result is squared s times. The norm of A is the 1-norm in general. For a skew-symmetric A, a bound of the
-spectral norm, computed from A⁴, takes the place of the 1-norm. This bound is up to √n times smaller, so fewer
-squarings are needed. Each squaring doubles the rounding error.
+spectral norm, computed from A⁴, takes the place of the 1-norm. The bound from A⁴ is up to √n times smaller
+than the 1-norm, so fewer squarings are needed. Each squaring doubles the rounding error.
 
-``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, its
-polynomial of degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592). The error is 3e-5
-in float32, and grows because a recurrence raises the matrix to high powers. Second, the backward pass of
-``matrix_exp`` computes the exponential of a matrix of twice the size, which is eight times the work of the
-forward pass. The backward pass in this file is twice the work of the forward pass.
+``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, torch uses
+a polynomial of degree 8 with a wrong coefficient (github.com/pytorch/pytorch/issues/196592). The error of the
+exponential is 3e-5 in float32, and a recurrence raises the matrix to high powers, which amplifies the error.
+Second, the backward pass of ``matrix_exp`` computes the exponential of a matrix of twice the size, which is
+eight times the work of the forward pass. The backward pass in this file is twice the work of the forward
+pass.
 """
 
 from __future__ import annotations

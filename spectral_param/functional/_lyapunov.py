@@ -239,7 +239,7 @@ def evaluate(X: Tensor, radius: float | Tensor) -> Map:
     diagonal = H.diagonal(dim1=-2, dim2=-1)
     diagonal.add_(diagonal, alpha=_enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    V = solved_right(adjoint @ Q, L)  # This is Vᴴ, because solves from the right are faster.
+    V = solved_right(adjoint @ Q, L)  # `V` is Vᴴ of the formulas, because solves from the right are faster.
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g_K, g_S = _backward(radius * G, K, S, Q, L, V)

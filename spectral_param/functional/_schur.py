@@ -173,9 +173,9 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     """Return the parts of S = Λ + T from :func:`real_schur`, for the exact form or that of Kerg et al.
 
-    A block [a, b; c, a] with |b| ≤ eps·|c| counts as two real eigenvalues. This rule changes S by a rounding
-    error and keeps the shears between eps^(1/2) and 1. The argument ``eps`` is the relative rounding error of
-    the matrix from which S was computed.
+    A block [a, b; c, a] with |b| ≤ eps·|c| counts as two real eigenvalues. So S changes only by a rounding
+    error, and shears lie between eps^(1/2) and 1. The argument ``eps`` is the relative rounding error of the
+    matrix from which S was computed.
     """
     n = S.shape[-1]
     pad = torch.zeros_like(S[..., :1, 0])
