@@ -1,13 +1,16 @@
-"""The hooks that an optimizer calls before and after each step, once for all weights that it holds.
+"""The hooks that an optimizer calls before and after each step, once for all of its constrained weights.
 
-Before the step the gradient of each weight is made tangent to its set. After the step the weight is put back.
-If the step has a size of its own, the change is first made tangent and sized; for this, the weight is copied
-before the step. Each copy is added to the arguments of the step, which torch passes on to the second hook.
-So the copies are freed when the step ends, even by an error.
+The first hook replaces the gradient of each weight by the part tangent to the weight's set, except for the
+step "project". The second hook puts the weight back into the set. For a step of a prescribed size, or along a
+boundary of the set, the second hook first replaces the optimizer's change of the weight by a tangent change.
+So the second hook needs the weight before the step, which the first hook copies. The copies are added to the
+arguments of the step, which torch passes on to the second hook. So the copies are freed when the step ends,
+even if it ends by an error.
 
 The hooks also run after steps that changed nothing (a GradScaler skips steps inside a fused optimizer), and
-twice for an optimizer that steps twice. This does no harm: a member keeps its bits. (The version counter of a
-parameter does not show whether it changed: fused optimizers do not increase the counter.)
+twice for an optimizer that steps twice. Surplus calls do no harm, because a member of the set is not changed.
+(The version counter of a parameter cannot show whether a step changed the parameter, because fused optimizers
+do not increase the counter.)
 """
 
 from __future__ import annotations
@@ -32,31 +35,32 @@ from spectral_param._parametrizations.in_set import is_inside
 from spectral_param._parametrizations.placed import Placed, after_step, placed
 
 R = TypeVar("R")
-# Largest number of entries of the weights that one call handles: the call takes several times their memory.
+# Largest number of entries of the weights that are put back in one call, which takes several times the memory
+# of these weights.
 _BATCH = 2**24
 
 
 class Entry:
-    """A weight, under one of its names. The module may be deleted before the weight."""
+    """A constrained weight, under one of its names. The module may be deleted before the weight."""
 
     def __init__(
         self, owner: nn.Module, name: str, constraint: Parametrization, step: steps.Kind, full: str
     ) -> None:
         self._owner, self.name, self.constraint, self.step = weakref.ref(owner), name, constraint, step
-        # No weak reference to the weight: torch.utils.swap_tensors, by which modules may be converted,
+        # The reference to the weight is not weak, because torch.utils.swap_tensors, which converts modules,
         # refuses tensors that have weak references.
         weight = owner._parameters[name]
         assert weight is not None
         self._weight, self._full = weight, full
         self._said: set[str] = set()
-        #: Whether the bound is ``"present"``: the size of the weight at registration.
+        #: Whether the bound is ``"present"``, that is, the size of the weight at registration.
         self.is_present = is_present(constraint)
 
     def weight(self) -> Tensor:
         """Return the parameter.
 
         Raises:
-            ValueError: If the module has another parameter in its place.
+            ValueError: If the module has another parameter in place of the constrained parameter.
         """
         owner, known = self._owner(), self._weight
         if owner is not None and owner._parameters.get(self.name) is not known:
@@ -87,11 +91,11 @@ class Entry:
         return weight.grad
 
     def placed(self, weight: Tensor) -> Placed:
-        """Return the part of the weight on which this process computes."""
+        """Return the part of the weight with which this process computes."""
         return placed(self.constraint, weight, self.step)
 
     def is_finite(self, W: Tensor) -> bool:
-        """Return whether a weight may be put back; warn once if a step left it non-finite."""
+        """Return whether all entries of W are finite, so that W can be put back; warn once if not."""
         if bool(W.isfinite().all()):
             return True
         self.say(
@@ -102,7 +106,7 @@ class Entry:
 
     @torch.no_grad()
     def take_present(self, weight: Tensor) -> None:
-        """For ``"present"``, take the bound from a weight that something else wrote, such as a checkpoint."""
+        """Take a ``"present"`` bound anew, and warn, if for instance a checkpoint has changed the weight."""
         if not self.placed(weight).take_present():
             return
         warnings.warn(
@@ -113,22 +117,22 @@ class Entry:
         )
 
     def say(self, what: str) -> None:
-        """Warn once."""
+        """Warn with the text ``what``, only once for each text."""
         if what not in self._said:
             self._said.add(what)
             warnings.warn(f"{self._full}: {what}", stacklevel=2)
 
 
 class _Before(NamedTuple):
-    """A weight before a step."""
+    """The state of a weight before a step."""
 
-    W: Tensor  # A copy of its matrices.
-    active: Any  # The parts of the boundary that the step would cross.
-    is_member: Tensor  # Which matrices were in the set.
+    W: Tensor  # A copy of the weight's matrices.
+    active: Any  # The active parts of the boundary, which the step would cross.
+    is_member: Tensor  # For each matrix, whether it was in the set.
 
 
 class _Arguments(tuple[Any, ...]):
-    """The arguments of a step, with copies of the weights that are needed after it."""
+    """The arguments of a step, with copies of the weights that the second hook needs."""
 
     copies: dict[Entry, _Before]
 
@@ -140,21 +144,21 @@ class _Weight(NamedTuple):
 
 
 class Hook:
-    """The hooks of one optimizer."""
+    """The two hooks of one optimizer."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        # Decorators are not used here: they import torch's compiler, which takes as long as the rest of this
-        # package.
+        # torch.compiler.disable is not used as a decorator: it imports torch's compiler, which takes as long
+        # as the import of the rest of this package.
         self._begin: Callable[..., Any] = torch.compiler.disable(self._prepare)
         self._end: Callable[..., Any] = torch.compiler.disable(self._put_all_back)
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Make the gradients tangent to the sets, now or whenever the step's closure has computed them."""
+        """Make the gradients tangent to the sets: at once, or each time that the step's closure has run."""
         return self._begin(optimizer, args, kwargs)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Put all weights back."""
+        """Put all constrained weights of the optimizer back into their sets."""
         self._end(optimizer, getattr(args, "copies", {}))
 
     def _held(self) -> list[tuple[Entry, Tensor]]:
@@ -175,7 +179,7 @@ class Hook:
                 entry.take_present(weight)
         if all(entry.step == "project" for entry, _ in held):
             return None
-        # The first argument is the optimizer.
+        # args[0] is the optimizer itself, so args[1] is the closure.
         carried = _Arguments(args)
         carried.copies = {}
         along = functools.partial(self._along_sets, optimizer, carried.copies)
@@ -191,7 +195,7 @@ class Hook:
 
     @torch.no_grad()
     def _along_sets(self, optimizer: Optimizer, copies: dict[Entry, _Before]) -> None:
-        """Replace each gradient by its part along the set, and copy the weights that are needed later."""
+        """Replace each gradient by its part tangent to the set, and copy the weights for the second hook."""
         gradients: dict[Entry, Tensor] = {}
         weights = []
         for entry, weight in self._held():
@@ -237,12 +241,12 @@ class Hook:
 
 
 def _part(active: Any, i: int) -> Any:
-    """Return the active parts of the boundary for the i-th of a stack of weights."""
+    """Return the active parts of the boundary for weight i of a stack of weights."""
     return tuple(t[i] for t in active) if isinstance(active, tuple) else None if active is None else active[i]
 
 
 def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callable[[], R]:
-    """Return a closure that calls ``closure``, and then makes the gradients tangent by ``along``."""
+    """Return a closure that calls ``closure`` and then ``along``, which makes the gradients tangent."""
 
     @functools.wraps(closure)
     def wrapped() -> R:
@@ -254,13 +258,13 @@ def _followed_by(closure: Callable[[], R], along: Callable[[], None]) -> Callabl
 
 
 def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
-    """Yield groups of weights of one set, shape and step: at most _BATCH entries, or one weight."""
+    """Yield groups of weights of equal set, shape and step, of at most _BATCH entries or a single weight."""
     groups: dict[Any, list[_Weight]] = defaultdict(list)
     for w in weights:
         W, constraint = w.placed.W, w.entry.constraint
         one_set = constraint if constraint.one_set is None else constraint.one_set
-        # Shards of equal shape may belong to weights of different shapes. Grouping by the weight's shape is
-        # the same in all processes.
+        # Shards of equal shape may belong to weights of different shapes. So shards are also grouped by the
+        # shape of the whole weight. Then the groups are the same in all processes.
         shard = None if w.placed.groups is None else (w.weight.shape, w.placed.groups)
         groups[one_set, w.placed.X.shape, shard, W.dtype, W.device, w.entry.step].append(w)
     for group in groups.values():
@@ -270,30 +274,32 @@ def _groups(weights: list[_Weight]) -> Iterator[list[_Weight]]:
 
 
 def _is_looked_at(part: Placed) -> bool:
-    """Return whether NaN is looked for in a weight: on a device only if the host reads values in any case.
+    """Return whether a weight is checked for NaN and infinity before it is put back.
 
-    A shard is not checked: its process does not know what other processes found.
+    The check is necessary if ``near`` of the constraint does not accept such entries. Otherwise the check
+    only serves a warning. Then the check is skipped on a device, for which the host would have to wait, and
+    for a shard, because a process does not know what the other processes found.
     """
     return not part.constraint.keeps_non_finite or (part.W.is_cpu and part.groups is None)
 
 
 @full_precision
 def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Tensor, Any, Tensor]:
-    """Return gradients along the set, the active parts of its boundary, and which matrices are members.
+    """Return tangent parts of gradients, the active parts of the boundary, and which matrices are members.
 
-    If something else has written to a matrix, so that it is outside the set, its gradient is not changed.
+    If the user has moved a matrix out of the set, the gradient of this matrix is not changed.
 
     Args:
-        like: One of the weights, which have one set.
-        X: Matrices ``(k, ..., m, n)`` of k weights.
-        G: Their gradients.
-        signs: -1 for a weight whose optimizer maximizes.
+        like: One of the k weights, which all have the same set.
+        X: Matrices of the k weights, ``(k, ..., m, n)``.
+        G: Gradients of the k weights, ``(k, ..., m, n)``.
+        signs: -1 for each weight whose optimizer maximizes, 1 for the others.
     """
     constraint = like.constraint
     sign = torch.tensor(signs, dtype=X.real.dtype, device=X.device).reshape(-1, *[1] * (X.ndim - 1))
     active = constraint.active(X, sign * G)
     is_member = torch.ones(X.shape[:-2], dtype=torch.bool, device=X.device)
-    if active is None:  # A set with an inside has tangents also at matrices outside the set.
+    if active is None:  # A set without interior: tangent parts are defined only at members.
         distance, resolution = constraint.outside(X, torch.finfo(like.W.dtype).eps)
         is_member = is_inside(distance, resolution)
     return torch.where(is_member[..., None, None], constraint.tangent(X, G, active), G), active, is_member
@@ -302,7 +308,7 @@ def _tangent(like: Placed, X: Tensor, G: Tensor, signs: list[float]) -> tuple[Te
 def _moved(
     group: list[_Weight], matrices: list[Tensor], copies: dict[Entry, _Before], optimizer: Optimizer
 ) -> list[Tensor]:
-    """Return the matrices after steps along the set, in place of the matrices after the optimizer's steps."""
+    """Return ``matrices``, where weights in ``copies`` took steps along the set, not the optimizer's step."""
     found, groups = list(matrices), steps.groups_of(optimizer)
     known = [i for i, w in enumerate(group) if w.entry in copies]
     before = [copies[group[i].entry] for i in known]
@@ -331,14 +337,14 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 
     Args:
         X: The k weights after the optimizer's step, ``(k, ..., m, n)``.
-        entry: The entry of one of the weights, whose sets and steps are the same.
-        before: The weights before the step.
+        entry: The entry of one of the k weights, which all have the same set and kind of step.
+        before: The states of the k weights before the step.
         rates: The learning rate of each weight.
     """
     constraint, W, ratio = entry.constraint, torch.stack([b.W for b in before]), None
     if before[0].active is None:
         step = constraint.tangent(W, X - W)
-    else:  # Active parts may have another shape for each weight.
+    else:  # The active parts of different weights may have different shapes.
         changes = zip(W, X - W, before, strict=True)
         step = torch.stack([constraint.tangent(w, d, b.active) for w, d, b in changes])
     if entry.step != "tangent":
@@ -351,8 +357,8 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
-    # Processes may decide differently about their own shards. Whole weights are equal in all
-    # processes, which therefore decide alike.
+    # Each process decides for its own shard. A whole weight is equal in all processes, so all processes come
+    # to the same decision.
     if W.is_cpu and torch.equal(w.placed.W, W):
         return False
     w.placed.write(w.weight, W)
@@ -360,7 +366,7 @@ def _written(w: _Weight, X: Tensor) -> bool:
 
 
 def forget_curvature(optimizer: Optimizer) -> None:
-    """Let LBFGS begin anew: differences of gradients do not fit the differences of projected weights."""
+    """Reset LBFGS: its differences of gradients no longer match the differences of the projected weights."""
     if isinstance(optimizer, torch.optim.LBFGS):
         state = optimizer.state[optimizer.param_groups[0]["params"][0]]
         state["n_iter"] = 0
@@ -375,7 +381,7 @@ def every_hook() -> list[Hook]:
 
 
 def hook_of(optimizer: Optimizer) -> Hook:
-    """Return the hooks of an optimizer; register them if it has none."""
+    """Return the hooks of an optimizer; register hooks if the optimizer has none."""
     hook = _HOOKS.get(optimizer)
     if hook is None:
         hook = _HOOKS[optimizer] = Hook()

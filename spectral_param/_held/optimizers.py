@@ -1,4 +1,4 @@
-"""The optimizers that may hold weights, and the optimizer of one weight."""
+"""Checks of optimizers that are to keep weights in sets, and the search for the optimizer of a weight."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spectral_param.functional._checks import described
 
 
 def checked_optimizers(optimizer: Any) -> list[Optimizer]:
-    """Return the optimizers, each once.
+    """Return the given optimizer or optimizers as a list without duplicates.
 
     Raises:
-        ValueError: If an argument is no optimizer of PyTorch, or differentiates its step.
+        ValueError: If an argument is not a PyTorch optimizer, or if an optimizer differentiates its step.
     """
     given = (
         [optimizer]
@@ -32,7 +32,7 @@ def checked_optimizers(optimizer: Any) -> list[Optimizer]:
     for each in given:
         try:
             each.register_step_post_hook(_nothing).remove()
-        except AttributeError:  # For instance accelerate's: Optimizer.__init__ was not called.
+        except AttributeError:  # For instance, accelerate's optimizer does not call Optimizer.__init__.
             raise ValueError(
                 f"optimizer: expected one that takes hooks, got {type(each).__name__}, whose constructor "
                 "does not call that of torch.optim.Optimizer. Of a wrapper pass the optimizer inside."
@@ -51,10 +51,10 @@ def _nothing(*_: Any) -> None:
 
 
 def optimizer_of(weight: Tensor, optimizers: list[Optimizer]) -> Optimizer:
-    """Return the optimizer that has the weight.
+    """Return the optimizer that has the weight among its parameters.
 
     Raises:
-        ValueError: If no optimizer has the weight, or several have it.
+        ValueError: If no optimizer has the weight, or if several optimizers have the weight.
     """
     having = [each for each in optimizers if any(p is weight for g in each.param_groups for p in g["params"])]
     if len(having) == 1:

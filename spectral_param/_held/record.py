@@ -1,8 +1,8 @@
 """The record of plain weights that are put back into their sets after each step of their optimizer.
 
-The record is an attribute of the module beside its parameters: it is copied and pickled with the module, but
-is part of no ``state_dict``. The optimizer gets one pair of hooks for all of its weights; copies and pickles
-of an optimizer have no hooks.
+The record is an attribute of the module that has the parameters. So the record is copied and pickled with the
+module, but is not part of a ``state_dict``. The optimizer gets one pair of hooks for all of its weights;
+copies and pickles of an optimizer have no hooks.
 """
 
 from __future__ import annotations
@@ -25,31 +25,35 @@ _RECORD = "_held_constraints"
 
 
 class Held(NamedTuple):
-    """How a weight is held."""
+    """The constraint of a weight that its optimizer keeps in a set, and the requested kind of step."""
 
     constraint: Parametrization
     step: steps.Step  # The argument ``step`` of ``constrain``.
 
 
 def record_of(owner: nn.Module) -> dict[str, Held]:
-    """Return how a module's own parameters are held, by their names."""
+    """Return the record of a module's own parameters, by their names."""
     record: dict[str, Held] = vars(owner).get(_RECORD, {})
     return record
 
 
 def held_by(owner: nn.Module) -> dict[str, Parametrization]:
-    """Return the constraints that hold after the step, by the names of a module's own parameters."""
+    """Return the constraints of the parameters of a module that an optimizer puts back, by their names."""
     return {name: held.constraint for name, held in record_of(owner).items()}
 
 
 def step_of(owner: nn.Module, name: str, constraint: Parametrization) -> steps.Step:
-    """Return the argument ``step`` from the record, if the recorded constraint has the same class."""
+    """Return ``step`` from the record if the recorded constraint has the class of ``constraint``."""
     held = record_of(owner).get(name)
     return held.step if held is not None and type(held.constraint) is type(constraint) else None
 
 
 def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
-    """Stop holding a weight, under all of its names in ``module``; return whether it was held."""
+    """Remove a weight from the record, under all of its names in ``module``, and from the hooks.
+
+    Returns:
+        Whether the weight was in the record.
+    """
     constraint = held_by(owner).get(name)
     if constraint is None:
         return False
@@ -66,9 +70,9 @@ def release(module: nn.Module, owner: nn.Module, name: str) -> bool:
 
 
 class _Reset:
-    """A module's ``reset_parameters`` that also draws the held weights anew, inside their sets.
+    """A ``reset_parameters`` of a module that also draws the recorded weights anew, inside their sets.
 
-    The object is an attribute of the module, whose class is not changed.
+    The object is an attribute of the module; the class of the module is not changed.
     """
 
     def __init__(self, owner: nn.Module, name: str) -> None:
@@ -81,12 +85,12 @@ class _Reset:
 
 
 def _resets(owner: nn.Module) -> list[str]:
-    """Return which methods of a module draw held weights anew."""
+    """Return the names of the methods of a module that are replaced by a ``_Reset``."""
     return [name for name in RESETS if isinstance(vars(owner).get(name), _Reset)]
 
 
 def check_set(constraint: Parametrization, weight: Tensor) -> None:
-    """Raise for a set into which no weight can be put back, or whose bound a checkpoint could not save."""
+    """Raise if a weight cannot be put back into the set, or if a checkpoint cannot save the set's bound."""
     has_none = type(constraint).near is Parametrization.near
     reason = constraint.by_map_alone or ("it has no method near" if has_none else "")
     if reason:
@@ -120,12 +124,13 @@ def hold(
     step: steps.Step,
     kind: steps.Kind,
 ) -> None:
-    """Hold a weight, under all of its names: triples of a module, the name in it, and the full name.
+    """Record a weight under all of its names, and let the optimizer put it back into its set after each step.
 
-    ``step`` is the argument of ``constrain``, ``kind`` the step that follows from it.
+    Each of the ``names`` is a triple of a module, the name of the weight in the module, and the full name.
+    ``step`` is the argument of ``constrain`` with this name, and ``kind`` is the kind of step chosen for it.
     """
     for owner, name, _ in names:
-        release(owner, owner, name)  # Forget a parameter that had this name before.
+        release(owner, owner, name)  # A parameter that had this name before is no longer constrained.
         vars(owner).setdefault(_RECORD, {})[name] = Held(constraint, step)
         vars(owner).update({name: _Reset(owner, name) for name in RESETS if hasattr(type(owner), name)})
     owner, name, full = names[0]

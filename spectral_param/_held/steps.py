@@ -1,26 +1,28 @@
-r"""The steps of weights that are held in a set: which to take, with which optimizers, and their sizes.
+r"""The steps of weights that an optimizer keeps in a set: the kinds of steps, their optimizers, their sizes.
 
 Notation: W is a member of the set, D the optimizer's change of W, G the gradient, P_W the orthogonal
-projection on the tangent space at W, and η the rate of the weight's group. After a step, the result is put
-back into the set. The result is
+projection on the tangent space at W, and η the learning rate of the weight's parameter group. After each step
+of the optimizer, the following matrix is put back into the set:
 
-- ``"project"``: W + D,
-- ``"tangent"``: W + D, after a step with the gradient P_W G in place of G,
-- ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, also after a step with P_W G,
-- ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)`, also after a step with P_W G, where
-  msign(UΣVᴴ) = UVᴴ.
+- ``"project"``: W + D.
+- ``"tangent"``: W + D, where the optimizer gets the gradient P_W G in place of G.
+- ``"relative"``: :math:`W + η ‖W‖_F\, P_W D / ‖P_W D‖_F`, where the optimizer gets P_W G in place of G.
+- ``"msign"``: :math:`W + η ‖W‖_2\, P_W\, \mathrm{msign}(P_W D)` with msign(UΣVᴴ) = UVᴴ, where the optimizer
+  gets P_W G in place of G.
 
-**Why the gradient.** At the minimum over the set the gradient is normal to the set, not zero. An optimizer
-that divides the gradient entry by entry changes its direction, and with ``"project"`` the weight stops where
-the divided gradient is normal to the set. The tangent part of the gradient is zero only at the minimum.
+**Why the gradient is projected.** At a minimum over the set, the gradient is normal to the set, not zero. An
+optimizer such as Adam divides the gradient entry by entry, which changes its direction. So with ``"project"``
+the weight stops where the divided gradient is normal to the set, which is not the minimum. The tangent part
+P_W G is zero only at such a minimum, and the division does not change this.
 
-**Parts.** A relative step is sized for the whole weight. Otherwise rounding would move a row (or gate)
-without gradient as far as all other rows. And no part turns by more than arctan η. Without this limit, a
-single row with a gradient among a thousand rows would turn by √1000 η.
+**Parts.** A weight can consist of several parts, such as rows or gates, each with a set of its own. A
+relative step is sized for the whole weight. If each part were sized by itself, rounding would move a part
+without gradient as far as all other parts. In addition, no part turns by more than arctan η. Without this
+limit, a single row with a gradient among a thousand rows would turn by √1000 η.
 
-**Rounding.** D is known up to rounding errors of W. If the tangent part has the size of a few rounding
-errors, its direction is random, and the weight stays unchanged. Otherwise AdamW without a gradient would turn
-W by η, because decay leaves a tangent part of rounding errors only.
+**Rounding.** D is known only up to rounding errors of W. If the tangent part of D has the size of a few
+rounding errors, its direction is random, and the weight stays unchanged. Without this rule, AdamW would turn
+a W without gradient by η, because weight decay gives a tangent part that consists of rounding errors.
 """
 
 from __future__ import annotations
@@ -40,28 +42,30 @@ from spectral_param._sets import orthonormal, spheres
 Kind = Literal["project", "tangent", "relative", "msign"]
 Step = Kind | None
 
-# Optimizers that by default add the decay to the gradient, and then divide the sum entry by entry.
+# Optimizers that by default add the weight decay to the gradient, and then divide the sum entry by entry.
 _DIVIDING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")
-# Tangent parts of at most this many rounding errors of the weight count as zero.
+# A tangent part counts as zero if its norm is at most this number times eps times the norm of the weight.
 _ROUNDINGS = 4
-# Below this part of the weight's norm, the change in single precision is known to fewer than two digits.
+# If a change in single precision is smaller than this fraction of the weight's norm, fewer than two digits of
+# the change are known.
 _WELL_KNOWN = 1e-6
 
 
 def chosen(step: Step, constraint: Parametrization, weight: Tensor, X: Tensor, optimizer: Optimizer) -> Kind:
-    """Return the step of a weight; for None, "tangent" if the set has it and the optimizer needs it.
+    """Return the kind of step for a weight.
 
-    X are members of the set, as the matrices of the weight.
+    ``step=None`` selects "tangent" if the set has known tangent spaces and the optimizer needs this step, and
+    "project" otherwise. The argument X is the weight as matrices, moved into the set.
 
     Raises:
-        ValueError: If the requested step does not keep the weight in its set, or stops it elsewhere
-            than at a minimum.
+        ValueError: If the requested step does not keep the weight in its set, or stops the weight
+            elsewhere than at a minimum.
     """
     is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
     if step == "project" or (step is None and (is_lbfgs or not constraint.has_tangent)):
         return "project"
     if step is None and isinstance(optimizer, torch.optim.SGD) and _has_inside(constraint, X):
-        return "project"  # SGD with a projection after each step has the right limit.
+        return "project"  # SGD with a projection after each step converges to a minimum over the set.
     kind: Kind = step or "tangent"
     project = "step='project', which may stop short of the minimum"
     asked = f"step: expected 'project' or None, got {step!r}"
@@ -97,7 +101,7 @@ def _check_sized(
     optimizer: Optimizer,
     group: dict[str, Any],
 ) -> None:
-    """Raise if the size of a step cannot be the learning rate."""
+    """Raise if the learning rate cannot be the size of a step of the kind "relative" or "msign"."""
     asked = f"step: expected 'tangent', 'project' or None, got {kind!r}"
     if weight.dtype in HALF:
         raise ValueError(
@@ -134,30 +138,31 @@ def _dividing() -> tuple[type, ...]:
 
 
 def group_of(optimizer: Optimizer, weight: Tensor) -> dict[str, Any]:
-    """Return the group of parameters that has a weight."""
+    """Return the parameter group of the optimizer that contains a weight."""
     return next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
 
 
 def groups_of(optimizer: Optimizer) -> dict[Tensor, dict[str, Any]]:
-    """Return the group of each parameter."""
+    """Return a dictionary from each parameter of the optimizer to its parameter group."""
     return {p: group for group in optimizer.param_groups for p in group["params"]}
 
 
 def sized(
     kind: Kind, constraint: Parametrization, W: Tensor, A: Tensor, rates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return steps whose size is the rate times the size of W, and the size of A relative to W.
+    """Return steps whose size is the learning rate times the size of W, and the size of A relative to W.
 
     Args:
-        kind: "relative" or "msign".
-        constraint: The constraint, or another constraint with the same set.
-        W: Members ``(k, ..., m, n)`` of k weights.
-        A: Tangent parts of the optimizer's changes.
-        rates: η of each weight ``(k)``.
+        kind: The kind of step, "relative" or "msign".
+        constraint: The constraint of the weights, or another constraint with the same set.
+        W: The matrices of k weights, which are members of the set, ``(k, ..., m, n)``.
+        A: Tangent parts of the optimizer's changes of the k weights.
+        rates: The learning rate η of each weight, ``(k)``.
 
     Returns:
         Steps of the shape of W, and the relative size of A: a number for each weight, or for each matrix with
-        "msign", with trailing dimensions of size 1. Where this size is only rounding, the step is zero.
+        "msign", with trailing dimensions of size 1. Where A consists only of rounding errors, the step is
+        zero.
     """
     shape = W.shape if kind == "msign" else (len(W), *[1] * (W.ndim - 2), W[0].numel())
     (U, size), (V, length) = (spheres.polar_of_values(X.reshape(shape)) for X in (A, W))
@@ -185,5 +190,5 @@ UNKNOWN = (
 
 
 def is_unknown(ratio: Tensor) -> bool:
-    """Return whether rounding in single precision has taken the direction of a step."""
+    """Return whether a step in single precision is so small that its direction is lost in rounding errors."""
     return ratio.dtype == torch.float32 and bool((ratio < _WELL_KNOWN).any())

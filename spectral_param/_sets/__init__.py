@@ -1,1 +1,1 @@
-"""Sets of matrices that several constraints share: how far a matrix is outside, and a member near it."""
+"""Sets of matrices that several constraints share: the distance of a matrix from a set, and near members."""

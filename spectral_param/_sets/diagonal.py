@@ -1,4 +1,4 @@
-"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates: nearby members.
+"""Matrices whose norm, or numerical abscissa, is bounded in diagonal coordinates, and members near a matrix.
 
 W is a member if ‖ΘWΘ⁻¹‖ ≤ r (or if the numerical abscissa of ΘWΘ⁻¹ is at most α) for a diagonal Θ with a
 bounded condition number. A search finds Θ; see :mod:`spectral_param.functional._diagonal_scaling`.
@@ -16,21 +16,22 @@ from spectral_param._precision import relative_rounding, to_double
 from spectral_param._scale import frobenius
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm
 
-# The norm that a search for coordinates finds may exceed the least norm, relatively by half of this number.
+# A search for coordinates finds the least norm with a relative excess of at most half of this number.
 _SEARCH = 2e-6
 
 
 def near(X: Tensor, bounds: Sequence[float], condition: float, of_norm: bool, eps: float) -> Tensor:
-    """Return matrices scaled (for an abscissa: shifted) to satisfy their bounds; a member keeps its bits.
+    """Return each matrix scaled (for an abscissa: shifted) to satisfy its bound; members stay unchanged.
 
-    A matrix outside moves a little farther than the bound, so that a new search for Θ proves the bound.
+    A matrix outside the set is moved slightly farther than to the bound. So a new search for Θ, which is not
+    exact, still proves the bound.
 
     Args:
         X: Finite real matrices ``(..., n, n)``.
         bounds: The bound of each matrix.
-        condition: The largest condition number of Θ.
-        of_norm: Whether the norm is bounded; if False, the abscissa is.
-        eps: Relative rounding error of the entries.
+        condition: The largest allowed condition number of Θ.
+        of_norm: Whether the norm is bounded. If False, the numerical abscissa is bounded.
+        eps: Relative rounding error of the entries of X.
     """
     n = X.shape[-1]
     exact = to_double(X.detach().cpu())

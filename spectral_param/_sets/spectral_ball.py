@@ -5,14 +5,16 @@ Notation: W of shape ``(..., m, n)`` has the singular values σ and the decompos
 **Nearest member.** In the Frobenius norm, the nearest member X is W with each singular value above c replaced
 by c: Σ (σᵢ(W) - σᵢ(X))² is a lower bound of ‖W - X‖² (Mirsky, "Symmetric gauge functions and unitarily
 invariant norms", 1960), and this X attains the bound. Let V₁ and Σ₁² be the eigenvectors and eigenvalues of
-WᴴW above c². Then X is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Computing σ from σ² loses no digits here,
-because only the largest eigenvalues are used. If the norm is far above c, the difference would lose digits,
-and small σ count, too: then X comes from the singular value decomposition of W.
+WᴴW above c². Then X is :math:`W - W V_1 (I - c Σ_1^{-1}) V_1^H`. Computing σ from σ² loses no digits, because
+only the largest eigenvalues of WᴴW are used. But if the norm of W is far above c, digits cancel in the
+difference, and much smaller σ exceed c, too. In this case X is computed by the singular value decomposition
+of W.
 
 **Changes along the boundary.** Let U₁, V₁ be the singular vectors of all σ = c. A change D does not raise the
 norm, to first order, if herm(U₁ᴴDV₁) ≤ 0 (Lewis and Overton, "Eigenvalue optimization", 1996). A step along
--G crosses the boundary in the directions Q in which -herm(U₁ᴴGV₁) is positive. The projection on the changes
-that leave these directions at the boundary, with U = U₁Q and V = V₁Q, is
+-G crosses the boundary in the directions of the eigenvectors Q of -herm(U₁ᴴGV₁) with positive eigenvalues.
+Let U = U₁Q and V = V₁Q. The projection of D on the changes that, to first order, keep the singular values of
+U and V at c is
 
 .. math:: D - U \operatorname{herm}(U^H D V) V^H.
 """
@@ -29,7 +31,7 @@ Faces = tuple[Tensor, Tensor]
 
 
 def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
-    """Return the nearest members; a matrix that is not finite, or whose norm is at most c, keeps its bits."""
+    """Return the nearest members; members, and matrices that are not finite, stay unchanged."""
     if W.shape[-2] < W.shape[-1]:
         return near(W.mT, c).mT
     scale = power_of_two_scale(W)
@@ -43,7 +45,7 @@ def near(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
 
 
 def near_from_afar(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..., m, n)
-    """Return the nearest members, precise however large the norms are; NaN and infinity stay."""
+    """Return the nearest members, precise for norms of any size; matrices that are not finite stay."""
     scale = power_of_two_scale(W)
     is_finite = W.isfinite().flatten(-2).all(dim=-1)[..., None, None]
     S = torch.where(is_finite, divided(W, scale), 0)
@@ -53,7 +55,7 @@ def near_from_afar(W: Tensor, c: Tensor) -> Tensor:  # (..., m, n), (...) -> (..
 
 
 def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..., m, r), (..., n, r)
-    """Return the singular vectors U₁, V₁ of all σ ≥ c - rounding; other columns are zero."""
+    """Return the singular vectors U₁, V₁ of all σ ≥ c - ``rounding``; other columns are zero."""
     if W.shape[-2] < W.shape[-1]:
         V, U = touching(W.mH, c, rounding)
         return U, V
@@ -69,7 +71,7 @@ def touching(W: Tensor, c: Tensor, rounding: Tensor | float) -> Faces:  # -> (..
 
 
 def crossed(faces: Faces, G: Tensor) -> Faces:
-    """Return U₁Q and V₁Q: the directions in which a step along -G crosses the boundary."""
+    """Return U = U₁Q and V = V₁Q, the directions in which a step along -G crosses the boundary."""
     U, V = faces
     if U.shape[-1] == 0:
         return faces
@@ -79,7 +81,7 @@ def crossed(faces: Faces, G: Tensor) -> Faces:
 
 
 def tangent(faces: Faces, D: Tensor) -> Tensor:
-    """Return D without the part that, to first order, changes the singular values of the given vectors."""
+    """Return D without the part that, to first order, changes the singular values of the vectors U, V."""
     U, V = faces
     return D - U @ _hermitian(U.mH @ D @ V) @ V.mH
 
@@ -89,9 +91,10 @@ def _hermitian(X: Tensor) -> Tensor:
 
 
 def _right_vectors(S: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., n), (..., n, n)
-    """Return the singular values, ascending, and right singular vectors: precise for the largest values.
+    """Return the singular values in ascending order, and the right singular vectors.
 
-    For a matrix that is not finite, both are meaningless.
+    The largest singular values and their vectors are precise. For a matrix that is not finite, the results
+    are meaningless.
     """
     squares, V = decomposed(torch.linalg.eigh, (S.mH @ S).nan_to_num(0.0, 0.0, 0.0))
     return squares.clamp(min=0).sqrt(), V

@@ -3,23 +3,24 @@ r"""Matrices of given, or bounded, Frobenius norm: the norm, the nearest member,
 Notation: W of shape ``(..., m, n)`` has the norm ‖W‖ = √Σ|wᵢⱼ|² and the direction E = W/‖W‖; c is the given
 norm, and <A, B> = Σ conj(aᵢⱼ) bᵢⱼ.
 
-**Nearest member.** For W ≠ 0 the nearest member is cE: ‖W - X‖² = ‖W‖² - 2 Re<W, X> + c² for ‖X‖ = c, and
-Re<W, X> is largest at X = cE (Cauchy and Schwarz). Among matrices with ‖X‖ ≤ c the nearest is W itself, or cE
-where ‖W‖ > c.
+**Nearest member.** For W ≠ 0 the nearest matrix X with ‖X‖ = c is cE, because ‖W - X‖² = ‖W‖² - 2 Re<W, X> +
+c², and Re<W, X> is largest at X = cE (Cauchy and Schwarz). The nearest matrix with ‖X‖ ≤ c is W itself if
+‖W‖ ≤ c, and cE otherwise.
 
-**Derivative.** From ‖W‖ d‖W‖ = Re<W, dW> follows d(cE) = (c/‖W‖)(dW - E Re<E, dW>), a self-adjoint map of dW.
-So a gradient G for cE gives the gradient for W,
+**Derivative.** Because ‖W‖ d‖W‖ = Re<W, dW>, d(cE) = (c/‖W‖)(dW - E Re<E, dW>). The linear map from dW to
+d(cE) is self-adjoint. So if G is the gradient with respect to cE, the gradient with respect to W is
 
 .. math:: g = \tfrac{c}{‖W‖} (G - E \operatorname{Re}<E, G>).
 
-**Changes along the sphere.** The tangent space at W has all D with Re<W, D> = 0. The orthogonal projection on
-this space, for the inner product Re<., .>, is D - E Re<E, D>.
+**Changes along the sphere.** The tangent space at W consists of all D with Re<W, D> = 0. The orthogonal
+projection of D on this space, for the inner product Re<., .>, is D - E Re<E, D>.
 
-**Sizes.** W is first divided by a power of two, so that no square over- or underflows. Squares are summed by
-``sum``, whose error hardly grows with the number of squares. (torch.linalg.vector_norm adds squares one by
-one: for 10⁷ entries in single precision the error is 2000 eps.)
+**Sizes.** W is first divided by a power of two, so that squares neither overflow nor underflow. Squares are
+summed by ``sum``, whose error hardly grows with the number of squares. (torch.linalg.vector_norm adds squares
+one by one: for 10⁷ entries in single precision the error is 2000 eps.)
 
-**Shards.** A process that has a part of each W needs sums over all parts, which :func:`summed_over` gives.
+**Shards.** If each process has only a part of each W, sums have to run over all processes. Inside
+:func:`summed_over`, the functions of this file compute such sums.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from torch import Tensor
 
 from spectral_param._scale import divided, power_of_two_scale
 
-# The squares of norms in this range neither overflow nor underflow in single precision, nor do the squares of
-# entries that are large enough to matter.
+# If a norm is in this range, its square neither overflows nor underflows in single precision. The squares of
+# entries that are large enough to affect the norm do not underflow, either.
 _ORDINARY = (1e-10, 1e15)
-# Groups of processes that have the other parts of the matrices.
+# Groups of processes that hold the other parts of the matrices; empty if the matrices are not sharded.
 _groups: tuple[Any, ...] = ()
 
 
 @contextlib.contextmanager
 def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
-    """Treat each matrix as a part of a larger one: norms and inner products become sums over processes.
+    """Treat each matrix as a part of a larger matrix: norms and inner products become sums over processes.
 
-    Only for tensors without a graph, and only if every process has entries.
+    The tensors must have no autograd graph, and every process must have entries.
     """
     global _groups
     before, _groups = _groups, groups
@@ -55,7 +56,7 @@ def summed_over(groups: tuple[Any, ...]) -> Iterator[None]:
 
 
 def _of_all_parts(found: Tensor, operation: str) -> Tensor:
-    """Return the sums, or the maxima, of numbers over all processes."""
+    """Return the sums, or the maxima, of ``found`` over the processes of all groups."""
     for group in _groups:
         kind = getattr(torch.distributed.ReduceOp, operation)
         torch.distributed.all_reduce(found, kind, group)
@@ -65,8 +66,9 @@ def _of_all_parts(found: Tensor, operation: str) -> Tensor:
 def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (...)
     """Return the directions W/‖W‖ and the norms ‖W‖.
 
-    A zero matrix has the direction 0. If a matrix has NaN or infinity, all entries of its direction, and its
-    norm, are NaN. A norm that overflows is infinite, with the right direction.
+    A zero matrix has the direction 0. If a matrix has NaN or infinity, its norm and all entries of its
+    direction are NaN. If the norm of a finite matrix overflows, the norm is infinite, and the direction is
+    right.
     """
     scale = power_of_two_scale(W.detach())
     if _groups:
@@ -76,24 +78,25 @@ def polar(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., m, n) -> (..., m, n), (.
     square = squares(S)
     is_zero = square == 0
     s = torch.where(is_zero, 1, square).sqrt()
-    s = torch.where(s.isfinite(), s, torch.nan)  # If an entry is infinite, finite entries would become 0.
+    # Without this line, the finite entries of a matrix with an infinite entry would get the direction 0.
+    s = torch.where(s.isfinite(), s, torch.nan)
     return divided(S, s[..., None, None]), torch.where(is_zero, 0, s * scale[..., 0, 0])
 
 
 def polar_of_values(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return :func:`polar` of matrices without a graph, whose values the host may read."""
+    """Return :func:`polar` of matrices that have no autograd graph and whose values the host may read."""
     size = _ordinary_norms(W)
     return polar(W) if size is None else (divided(W, size[..., None, None]), size)
 
 
 def norms(W: Tensor) -> Tensor:  # (..., m, n) -> (...)
-    """Return ‖W‖ of matrices without a graph, whose values the host may read."""
+    """Return ‖W‖ of matrices that have no autograd graph and whose values the host may read."""
     size = _ordinary_norms(W)
     return polar(W)[1] if size is None else size
 
 
 def _ordinary_norms(W: Tensor) -> Tensor | None:
-    """Return the norms if all are in the ordinary range and W is on the host, else None."""
+    """Return the norms if all norms are in the range ``_ORDINARY`` and W is on the host; otherwise None."""
     if not W.is_cpu:
         return None
     size = squares(W).sqrt()
@@ -114,7 +117,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (...)
 
 
 def tangent(W: Tensor, D: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
-    """Return the orthogonal projections of changes D on the tangent spaces at W; for W = 0, D itself."""
+    """Return the orthogonal projection of each change D on the tangent space at W; for W = 0, D itself."""
     return without(polar_of_values(W)[0], D)
 
 

@@ -1,7 +1,8 @@
 """The mathematics as pure functions of tensors.
 
-A derivation stands above its code, or on the page of the documentation that the file names. Most functions
-take numpy arrays, too; anything else raises a :class:`ValueError`, which says what to pass.
+Each derivation stands at the top of its file, or on the page of the documentation that the file names. Most
+functions take torch tensors and numpy arrays. Other arguments raise a :class:`ValueError` that says what to
+pass.
 """
 
 from typing import TYPE_CHECKING

@@ -1,49 +1,51 @@
-r"""Matrices with rows and columns of sum 1: computed from logits, with the derivative.
+r"""Doubly stochastic matrices (rows and columns of sum 1), computed from logits, and their derivative.
 
-Each T of finite numbers has one doubly stochastic W of the form
+For each matrix T of finite numbers there is exactly one doubly stochastic W of the form
 
 .. math:: W_{ij} = e^{T_{ij} + f_i + g_j}
 
-(Sinkhorn 1964). For a given g, the f that makes the sums of the rows 1 is :math:`f_i = -\log \sum_j e^{T_{ij}
-+ g_j}`. It remains to minimize the convex function :math:`φ(g) = -\sum_i f_i - \sum_j g_j`. With c the sums
-of the columns of W, its gradient is c - 1, and its second derivative is a Laplacian of the graph whose edges
-have the weights
+by Sinkhorn (1964). For a given g, the row sums are 1 if :math:`f_i = -\log \sum_j e^{T_{ij} + g_j}`. With
+this f, the column sums are 1 where the convex function :math:`φ(g) = -\sum_i f_i - \sum_j g_j` is least. Let
+c be the vector of the column sums of W. The gradient of φ is c - 1, and the second derivative of φ is the
+Laplacian L of the graph with the edge weights A_jk:
 
 .. math:: A_{jk} = \sum_i W_{ij} W_{ik}, \qquad (Lx)_j = \sum_k A_{jk} (x_j - x_k).
 
-Values: Newton's steps, as many as it takes
--------------------------------------------
-A step δ solves Lδ = 1 - c. φ is a sum of functions log Σ e^x, so its third derivative along δ is at most D
-times the second, for the range D of δ (its largest minus its least entry). Hence the part log(1 + D)/D of a
-step lowers φ (Sun and Tran-Dinh 2019, "Generalized self-concordant functions", with ν = 2), without a search.
-From D < 1/2 on the whole step is taken.
+The values, by Newton's steps
+-----------------------------
+Newton's step δ solves Lδ = 1 - c. Let D be the range of δ (its largest entry minus its least entry). Because
+φ is a sum of functions log Σ e^x, the third derivative of φ along δ is at most D times the second derivative.
+So log(1 + D)/D times the step always lowers φ, without a line search (Sun and Tran-Dinh 2019, "Generalized
+self-concordant functions", with ν = 2). If D < 1/2, the whole step is taken.
 
-W(tT) for a smaller t is found in a few steps, and the scales f and g for 2t are about twice the scales for t.
-So t starts where the differences of tT are at most 8, and doubles as soon as D < 1.
+For a small number t, W(tT) is found in a few steps. The f and g for 2t are about twice the f and g for t. So
+the first t is chosen such that entries of tT differ by at most 8, and t is doubled as soon as D < 1.
 
-L is singular, and if W is nearly reducible, couplings of L are below the rounding error of c. μ = 8nε is
-added to the diagonal of L: a rounding error of c then moves g by less than 1, which changes W by rounding
-only. The last steps multiply W itself, because a g of size 60 has an error of 60ε.
+L is singular, and if W is nearly reducible, edge weights of L are below the rounding error of c. So μ = 8nε
+is added to the diagonal of L. Then a rounding error of c moves parts of g that W hardly couples by less than
+1, which changes W only by rounding errors. The last steps multiply W itself, because a g of size 60 has an
+error of 60ε.
 
-The derivative: one elimination without cancellation
-----------------------------------------------------
-A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, with a and b such that all sums of rows
-and columns are zero. P is symmetric, so P also maps gradients of W to gradients of T. The first condition
-gives :math:`a_i = \sum_j W_{ij} (G_{ij} - b_j)`. The second condition says that b is the least-squares fit of
-:math:`b_j - b_k` to the differences :math:`G_{ij} - G_{ik}` with the weights :math:`W_{ij} W_{ik}`:
+The derivative, by one elimination without cancellation
+-------------------------------------------------------
+A change G of T changes W by :math:`P(G) = W ∘ (G - a 1^T - 1 b^T)`, where a and b make all row sums and
+column sums of P(G) zero. The linear map P is symmetric, so P also maps gradients with respect to W to
+gradients with respect to T. The row sums are zero if :math:`a_i = \sum_j W_{ij} (G_{ij} - b_j)`. The column
+sums are zero if b is the least-squares fit of :math:`b_j - b_k` to the differences :math:`G_{ij} - G_{ik}`
+with the weights :math:`W_{ij} W_{ik}`:
 
 .. math:: \sum_k A_{jk} (b_j - b_k) = \sum_k F_{jk}, \qquad F_{jk} = \sum_i W_{ij} W_{ik} (G_{ij} - G_{ik}).
 
-As a weighted mean over spanning trees, b has differences of at most n - 1 times the largest difference of G,
-however small the couplings are. Rounding preserves this bound if the F of a node are never summed:
-eliminating node k adds
+Entries of b are weighted means over spanning trees. So entries of b differ by at most n - 1 times the largest
+difference of entries of G, however small the edge weights are. Rounding errors respect the bound n - 1 if the
+F_jk of a node j are never summed over k. Instead, the elimination of node k adds
 
 .. math:: A_{ik} A_{kj} / d_k \;\text{to}\; A_{ij}, \qquad
-          (F_{ik} A_{kj} + A_{ik} F_{kj}) / d_k \;\text{to}\; F_{ij}, \qquad d_k = \sum_j A_{kj},
+          (F_{ik} A_{kj} + A_{ik} F_{kj}) / d_k \;\text{to}\; F_{ij}, \qquad d_k = \sum_j A_{kj}.
 
-so that on each edge the error of F is relative to A. (For A alone this is the elimination of Grassmann,
-Taksar and Heyman 1985.) Finally, a row of P(G) is computed from differences to the column with its largest W;
-the entry of this column is minus the sum of the others.
+Then the rounding error of F on each edge is relative to A on this edge. (For A alone, this is the elimination
+of Grassmann, Taksar and Heyman, 1985.) Finally, let K = G - 1bᵀ, shifted in each row so that K is zero where
+W is largest. The entries of P(G) are W_ij (K_ij - Σ_k W_ik K_ik).
 """
 
 from __future__ import annotations
@@ -53,18 +55,18 @@ from torch import Tensor
 
 # Largest difference of entries of tT for the first t.
 _FIRST_RANGE = 8.0
-# Ranges of a step: below the first the whole step is taken, below the second t doubles, below the third each
-# step squares the error.
+# Limits of the range D of a step. If D < _WHOLE, the whole step is taken. If D < _CLOSE, t is doubled. If D <
+# _QUADRATIC, each further step squares the error.
 _WHOLE, _CLOSE, _QUADRATIC = 0.5, 1.0, 0.02
-# Largest number of steps on the host; number of steps on a device. A search for the worst logits found one
-# that needs 35 steps, for n = 64.
+# Number of Newton steps: the largest number on the host, and the fixed number on a device. The worst logits
+# that a search found need 35 steps, for n = 64.
 STEPS = 50
-# Number of matrices scaled together on the host, whose rows stay in a core's cache.
+# Number of matrices that are computed together on the host, so that their rows stay in the cache of a core.
 CHUNK = 4096
 
 
 def last_steps(dtype: torch.dtype) -> int:
-    """Return the number of steps from an error of 2 % to rounding: 2e-4, 2e-8, 2e-16."""
+    """Return the number of Newton steps, each squaring the error, that reduce an error of 2 % to rounding."""
     return 2 if dtype == torch.float32 else 3
 
 
@@ -72,9 +74,9 @@ def last_steps(dtype: torch.dtype) -> int:
 
 
 def scaled(X: Tensor, looks: bool) -> Tensor:
-    """Return W of logits X with the largest entry 0 in each row and column.
+    """Return W for logits X, whose largest entry is 0 in each row and column.
 
-    With ``looks`` the host reads values, so that it can stop once all matrices have converged.
+    With ``looks``, values are read after each step, and the iteration ends once all matrices have converged.
     """
     n, eps = X.shape[0], torch.finfo(X.dtype).eps
     t = _FIRST_RANGE / (-X.amin(dim=(0, 1))).clamp(min=_FIRST_RANGE)
@@ -103,7 +105,7 @@ def scaled(X: Tensor, looks: bool) -> Tensor:
 
 
 def newton_step(W: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the fraction of Newton's step to take, and the range of the whole step."""
+    """Return Newton's step, shortened if its range is large, and the range of the whole step."""
     n, B = W.shape[1:]
     shift = 8 * n * torch.finfo(W.dtype).eps
     step = _by_elimination(W, -excess, shift) if 4 * n * n <= B else _by_cholesky(W, -excess, shift)
@@ -122,7 +124,7 @@ def _by_cholesky(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
-    """Solve the same equations by eliminating one unknown after another: faster for many small matrices."""
+    """Solve (L + shift I) x = r by Gaussian elimination, which is faster for many small matrices."""
     n = len(W)
     A = [(W[:, k : k + 1] * W[:, k + 1 :]).sum(dim=0) for k in range(n)]  # A_kj for j > k
     shares, means = [], []
@@ -141,7 +143,7 @@ def _by_elimination(W: Tensor, r: Tensor, shift: float) -> Tensor:
 
 
 def tangent(W: Tensor, G: Tensor) -> Tensor:
-    """Return P(G), differentiable in W and G."""
+    """Return P(G), the change of W for the change G of T, by operations differentiable in W and G."""
     K = G - _fit(W, G)
     largest = W.detach().argmax(dim=1, keepdim=True)
     K = K - K.gather(1, largest)
@@ -149,7 +151,7 @@ def tangent(W: Tensor, G: Tensor) -> Tensor:
 
 
 def _fit(W: Tensor, G: Tensor) -> Tensor:  # -> (n, B)
-    """Return b, the least-squares fit above."""
+    """Return the least-squares fit b of the formulas at the top of the file."""
     n = len(W)
     A = torch.stack([(W[:, k : k + 1] * W).sum(dim=0) for k in range(n)])
     F = torch.stack([(W[:, k : k + 1] * W * (G[:, k : k + 1] - G)).sum(dim=0) for k in range(n)])
@@ -157,7 +159,7 @@ def _fit(W: Tensor, G: Tensor) -> Tensor:  # -> (n, B)
     for _ in range(n - 1):
         a, f = A[0, 1:], F[0, 1:]
         d = a.sum(dim=0)
-        d = torch.where(d > 0, d, 1)  # A node with couplings of 0 gets b = 0.
+        d = torch.where(d > 0, d, 1)  # A node whose edges all have weight 0 gets b = 0.
         share, mean = a / d, f / d
         A = A[1:, 1:] + a[:, None] * share
         F = F[1:, 1:] + (a[:, None] * mean - f[:, None] * share)

@@ -6,30 +6,31 @@ Let A be skew, Aᴴ = -A, B any matrix with as many columns as A, and M = A + B�
 
 .. math:: W = \begin{pmatrix} Z - I \\ -B Z \end{pmatrix} D, \qquad Z = 2 (I + M)^{-1},
 
-has orthonormal columns for a diagonal D of entries of modulus 1: W consists of the first columns of the
-Cayley transform of the skew matrix S = [[A, -Bᴴ], [B, 0]]. I + M is never singular, because the Hermitian
-part of I + M is I + BᴴB. Without B this is (I + A)⁻¹(I − A)D, the transform of Helfrich, Willmott and Ye
-(2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform". For tall matrices see Trockman
-and Kolter (2021), "Orthogonalizing Convolutional Layers with the Cayley Transform", and Wang and Manchester
-(2023), "Direct Parameterization of Lipschitz-Bounded Deep Networks".
+has orthonormal columns if D is diagonal with entries of modulus 1: up to the factor D, W consists of the
+first columns of the Cayley transform of the skew matrix S = [[A, -Bᴴ], [B, 0]]. I + M is never singular,
+because its Hermitian part I + BᴴB is positive definite. Without B, W is (I + A)⁻¹(I − A)D, the transform of
+Helfrich, Willmott and Ye (2018), "Orthogonal Recurrent Neural Networks with Scaled Cayley Transform". For
+tall matrices see Trockman and Kolter (2021), "Orthogonalizing Convolutional Layers with the Cayley
+Transform", and Wang and Manchester (2023), "Direct Parameterization of Lipschitz-Bounded Deep Networks".
 
-The gradient needs no second solve, because dZ = -½ Z dM Z. With dL = Re⟨G, dW⟩ and [K₁; K₂] = G D̄ Zᴴ,
+The gradient needs no second solve, because dZ = -½ Z dM Z. Let G be the gradient with respect to W, so that
+dL = Re⟨G, dW⟩, and let [K₁; K₂] = G D̄ Zᴴ. The gradients with respect to M and B are
 
 .. math:: g_M = -\tfrac12\, (Z^H K_1 - (B Z)^H K_2) = -\tfrac12\, Z^H (K_1 - B^H K_2), \qquad
           g_B = B (g_M + g_M^H) - K_2.
 
-The gradient with respect to A is g_M; its skew-Hermitian part is the Vᵀ − V in Theorem 3.2 of Helfrich,
-Willmott and Ye, up to the factor 2 between a skew matrix and its lower triangle. The backward pass needs Z,
-which is stored: computing Z = WD⁻¹ + I from W would cancel if A or B is large. For the phases of a complex
-D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of Maduranga, Helfrich and Ye,
-2019, uses another convention for complex gradients.)
+The gradient with respect to A is g_M. The skew-Hermitian part of g_M is the Vᵀ − V in Theorem 3.2 of
+Helfrich, Willmott and Ye, up to the factor 2 between a skew matrix and its lower triangle. The backward pass
+uses the stored Z. (If Z = WD⁻¹ + I were computed from W, digits would cancel for a large A or B.) For the
+phases of a complex D = diag(e^{iθ}), dW = iW dΘ, so dL/dθ_j = Im Σ_k G_kj conj(W_kj). (Theorem 3 of
+Maduranga, Helfrich and Ye, 2019, uses another convention for complex gradients.)
 
 Large originals
 ---------------
-The solve has an error of eps times the condition of I + M. If this error is too large, Z is computed in
-double precision, and for even larger originals by the Schur form of S
-(docs/derivation_cayley.md, "Large originals"). If B has more rows than columns, the R of B = QR replaces B in
-S.
+The solve has a relative error of eps times the condition number of I + M. If this error is too large, Z is
+computed in double precision. If the error is too large even in double precision, Z is computed by the Schur
+form of S (docs/derivation_cayley.md, "Large originals"). In S, the small factor R of B = QR then takes the
+place of B.
 """
 
 from __future__ import annotations
@@ -61,31 +62,36 @@ _FACTOR, _INVERT = (
     {kind: get_lapack_funcs(name, dtype=kind) for kind in (np.float32, np.float64)}
     for name in ("getrf", "getri")
 )
-# A solve is accurate enough up to √n times this condition, which entries of A of about 64 reach.
+# A solve in the dtype of T is accurate enough if the condition number is at most √n times this number.
+# Entries of A of about 64 lead to such condition numbers.
 _TAME = 64.0
-# Largest ‖T‖_F² for which numpy's path is taken.
+# The path through numpy is taken only if ‖T‖_F² is below this number. For a larger T, numpy would warn of
+# overflow.
 _SQUARES = 1e30
-# The limit of the condition for a solve in double precision with a result in single precision. The error of
-# the gradient grows as the square of the condition.
+# For a result in single precision, a solve in double precision is accurate enough up to this condition
+# number. The error of the gradient grows as the square of the condition number.
 _TAME_IN_DOUBLE = 1e5
 
 
 class Inverse(NamedTuple):
-    """Factors of the transform of (T₁ − T₁ᴴ)/2 and B, and of its gradient, in single or double precision."""
+    """Factors from which the transform of T = [T₁; B] and its gradient are computed.
+
+    The factors are in single or double precision.
+    """
 
     Z: Tensor  # 2(I + M)⁻¹
     Y: Tensor | None  # BZ, if it is known more precisely than the product
 
 
 class ShortInverse(NamedTuple):
-    """Factors of the transform of one small real matrix, as numpy arrays."""
+    """Factors from which the transform of one small real matrix is computed, as numpy arrays."""
 
     Z: Array
     B: Array | None  # None if T is square.
 
 
 def _plus_identity(T: Tensor) -> Tensor:  # (..., m, n) -> (..., n, n)
-    """Return I + M for T = [T₁; B], where A is the skew part of T₁."""
+    """Return I + M = I + A + BᴴB for T = [T₁; B], where A is the skew part of T₁."""
     m, n = T.shape[-2:]
     A = T[..., :n, :]
     plus = torch.add(identity_like(T), A - A.mH, alpha=0.5)
@@ -107,9 +113,9 @@ def reference(T: Tensor, d: Tensor) -> Tensor:
 
 
 def inverse(T: Tensor) -> Inverse | ShortInverse:
-    """Return the inverse that the transform needs, for plain tensors without a graph."""
+    """Return the inverse from which the transform is computed, for plain tensors without autograd graphs."""
     if not T.is_cpu:
-        # No values are read, because the host would have to wait for a device.
+        # On a device no condition number is checked, because the host would have to wait for its value.
         plus = _plus_identity(to_double(T))
         return Inverse(2 * torch.linalg.inv_ex(plus).inverse, None)
     m, n = T.shape[-2:]
@@ -119,22 +125,23 @@ def inverse(T: Tensor) -> Inverse | ShortInverse:
         return _exact_inverse(T) if short is None else short
     plus = _plus_identity(T)
     Z = _twice_inverse(plus, T)
-    # ‖(I + M)⁻¹‖ ≤ 1.
+    # ‖(I + M)⁻¹‖ ≤ 1, so the condition number is at most ‖I + M‖_F.
     if float(torch.linalg.vector_norm(plus)) <= limit or _is_tame(plus, Z, limit):
         return Inverse(Z, None)
     return _exact_inverse(T)
 
 
 def _is_short(T: Tensor) -> bool:
-    """Return whether T is one real matrix on the host for which numpy is faster."""
+    """Return whether T is a single real matrix so small that numpy is faster than torch."""
     return T.ndim == 2 and not T.is_complex() and T.shape[0] * T.shape[1] ** 2 <= _paths.NUMPY_PRODUCT**3
 
 
 def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
-    """Return the inverse of one small matrix, or None if its condition may be above the limit."""
+    """Return the inverse of one small matrix, or None if its condition number may exceed ``limit``."""
     entries = T.numpy()
     m, n = entries.shape
-    # For a larger T numpy would warn of overflow; vdot does not warn. Not `>`, which is false for NaN.
+    # Products of a larger T would make numpy warn of overflow; vdot does not warn. The test is `not <`,
+    # because each comparison with NaN is false.
     if not np.vdot(entries, entries) < _SQUARES:
         return None
     top, B = (entries[:n], entries[n:]) if m > n else (entries, None)
@@ -146,21 +153,23 @@ def _short_inverse(T: Tensor, limit: float) -> Inverse | ShortInverse | None:
         half += gram
     half.reshape(-1)[:: n + 1] += 0.5
     norm = math.sqrt(np.vdot(half, half))
-    # LAPACK stores a matrix by columns, torch by rows: so LAPACK inverts the transposed matrix, in place.
+    # LAPACK stores a matrix by columns, numpy by rows. So LAPACK inverts the transposed matrix, in place.
     kind = half.dtype.type
     factors, pivots, failed = _FACTOR[kind](half.T, overwrite_a=True)
     if failed:
         return None
     Z = _INVERT[kind](factors, pivots, overwrite_lu=True)[0].T
-    # ‖Z/2‖ ≤ 1. Not `norm > limit / 2`, which is false for NaN.
+    # ‖Z/2‖ ≤ 1, so 2 * norm = ‖I + M‖_F bounds the condition number. The test is `not <=`, because each
+    # comparison with NaN is false.
     if not (2 * norm <= limit or norm * math.sqrt(np.vdot(Z, Z)) <= limit):
         return None
     return ShortInverse(Z, B) if _is_short(T) else Inverse(torch.from_numpy(Z), None)
 
 
 def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
-    """Return whether the condition of every matrix is at most the limit, given Z, twice the inverse."""
-    # Two bounds: Frobenius norms take a fifth of the time; 1-norms give smaller bounds for large matrices.
+    """Return whether each matrix in ``plus``, of inverse Z/2, has a condition number of at most ``limit``."""
+    # The condition number is bounded in two norms. The Frobenius norm takes a fifth of the time of the
+    # 1-norm. But for large matrices, the 1-norm gives a smaller bound.
     for kind in ("fro", 1):
         first, second = (torch.linalg.matrix_norm(X, kind) for X in (plus, Z))
         if float((first * second).max()) <= 2 * limit:  # False for NaN.
@@ -169,7 +178,7 @@ def _is_tame(plus: Tensor, Z: Tensor, limit: float) -> bool:
 
 
 def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
-    """Return 2(I + M)⁻¹, by the fastest way for its size."""
+    """Return 2(I + M)⁻¹, by the method that is fastest for the size of the matrix."""
     if plus.ndim == 2 and len(plus) >= _paths.BLOCKED_INVERSE:
         by_blocks = _by_blocks(plus, T)
         if by_blocks is not None:
@@ -180,9 +189,9 @@ def _twice_inverse(plus: Tensor, T: Tensor) -> Tensor:
 def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
     """Return 2(I + M)⁻¹, computed mostly by matrix products; None if the result is not accurate.
 
-    The Hermitian part of I + M is positive definite, and so are the Hermitian parts of its Schur complements:
-    block elimination needs no pivots. The result is accurate unless A is very large. The check applies WᴴW =
-    I to one random vector.
+    The Hermitian parts of I + M and of its Schur complements are positive definite. So block elimination
+    needs no pivoting. The result is accurate unless A is very large. The accuracy is checked by the equation
+    WᴴWx = x for one random vector x.
     """
     n = len(plus)
     Z = _inverse_by_blocks(plus).mul_(2)
@@ -193,12 +202,12 @@ def _by_blocks(plus: Tensor, T: Tensor) -> Tensor | None:
         B = T[..., n:, :]
         inner = inner + B.mH @ (B @ Zx)
     defect = (Z.mH @ inner - Zx).abs().amax()
-    # Even the most accurate method leaves 3 sqrt(n) eps on random orthogonal matrices.
+    # For random orthogonal matrices, even the most accurate method has a defect of 3 sqrt(n) eps.
     return Z if defect.item() < 8 * n**0.5 * torch.finfo(T.dtype).eps else None
 
 
 def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
-    """Return M⁻¹ by the Schur complement of its upper left block, recursively."""
+    """Return M⁻¹ by recursion on the upper left block of M and its Schur complement."""
     n = len(M)
     if n <= _paths.INVERSE_LEAF:
         return torch.linalg.inv_ex(M).inverse
@@ -217,7 +226,7 @@ def _inverse_by_blocks(M: Tensor) -> Tensor:  # (n, n)
 
 
 def _exact_inverse(T: Tensor) -> Inverse:
-    """Return the inverse for T of any norm, in double precision; NaN for each matrix that is not finite."""
+    """Return the inverse for T of any norm, in double precision; matrices that are not finite give NaN."""
     n = T.shape[-1]
     lost = ~T.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     if bool(lost.any()):
@@ -240,7 +249,7 @@ def _exact_inverse(T: Tensor) -> Inverse:
 
 
 def _short_transform(signs: Array, found: ShortInverse) -> Tensor:
-    """Return W of one small real matrix."""
+    """Return the transform W of one small real matrix from its factors."""
     Z, B = found
     n = len(Z)
     if B is None:
@@ -256,7 +265,7 @@ def _short_transform(signs: Array, found: ShortInverse) -> Tensor:
 
 
 def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
-    """Return W, without a graph."""
+    """Return the transform W of T and d from its factors, without an autograd graph."""
     Z, Y = found
     m, n = T.shape[-2:]
     exact_d = d if d.dtype == Z.dtype else d.to(Z.dtype)
@@ -276,8 +285,8 @@ def _transform(T: Tensor, d: Tensor, found: Inverse) -> Tensor:
 
 
 def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
-    """Return the gradient with respect to T of one small real matrix, by the formulas at the top."""
-    with np.errstate(all="ignore"):  # A GradScaler tries infinite gradients.
+    """Return the gradient with respect to one small real T, by the formulas at the top of the file."""
+    with np.errstate(all="ignore"):  # With torch.amp.GradScaler, gradients can be infinite.
         Z, B = found
         n, adjoint = len(Z), Z.T
         K = (G.resolve_neg().numpy() * signs).dot(adjoint)
@@ -294,8 +303,9 @@ def _short_gradient(signs: Array, found: ShortInverse, G: Tensor) -> Tensor:
 
 
 def at_signs(T: Tensor, d: Tensor) -> Map:
-    """Return :func:`evaluate` as a function of T alone."""
-    # Each read of a weight runs this line, so host tensors skip the search for double precision.
+    """Return the transform of :func:`evaluate` as a ``Map`` of T alone, for signs d without a gradient."""
+    # Each read of a weight runs this line. So tensors on the CPU skip where_double, which looks for devices
+    # without double precision.
     return _at_signs(T, d) if T.is_cpu else where_double(_at_signs)(T, d)
 
 
@@ -326,7 +336,7 @@ def _passes(T: Tensor, d: Tensor) -> tuple[Callable[[], Tensor], Callable[[Tenso
 
 
 def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
-    """Return the gradient with respect to T, by the formulas at the top."""
+    """Return the gradient with respect to T, by the formulas at the top of the file."""
     Z, Y = found
     n = T.shape[-1]
     if Z.dtype != T.dtype:
@@ -334,12 +344,12 @@ def _gradient(T: Tensor, d: Tensor, found: Inverse, G: Tensor) -> Tensor:
     if T.shape[-2] == n:
         half = (Z.mH @ G).mul_((-0.25 * d.conj())[..., None, :]) @ Z.mH  # ½ g_M
         return half - half.mH
-    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], which makes ½ g_M
+    K = G @ (Z * (-0.25 * d)[..., None, :]).mH  # -¼ [K₁; K₂], so that `half` below is ½ g_M
     B, above, below = T[..., n:, :], K[..., :n, :], K[..., n:, :]
     half = Z.mH @ (above - B.mH @ below) if Y is None else Z.mH @ above - Y.mH @ below
     twice = 2 * (half + half.mH)
     if K.ndim == 2:
-        # In place: a copy of a large matrix takes a few percent of the time.
+        # The result is written in place, because a copy of a large matrix takes a few percent of the time.
         below.addmm_(B, twice, beta=4)
         torch.sub(half, half.mH, out=above)
         return K
@@ -353,13 +363,14 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
 
     W is orthogonal (unitary) for a skew-symmetric (skew-Hermitian) A and entries of d of modulus 1. Every
     orthogonal matrix is the transform of some A with entries of modulus at most 1, for some d of ±1 (Kahan
-    2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one inverse, the backward
-    pass two matrix products. (On a CPU, for large n, block elimination replaces the inverse where it is
-    accurate.)
+    2006; Theorem 3.1 of Helfrich, Willmott and Ye 2018). The forward pass costs one matrix inverse, and the
+    backward pass costs two matrix products. (On a CPU, for large n, the inverse is computed by block
+    elimination if the result is accurate.)
 
     Args:
-        A: Skew matrices of shape ``(..., n, n)``. Derivatives are defined along skew matrices.
-        d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, of modulus 1 for a unitary W.
+        A: Skew-symmetric or skew-Hermitian matrices of shape ``(..., n, n)``. The gradient is a skew matrix,
+            too.
+        d: Diagonal of shape ``(..., n)``: ±1 for a real orthogonal W, numbers of modulus 1 for a unitary W.
 
     Returns:
         Tensor of shape ``(..., n, n)``.
@@ -388,7 +399,7 @@ def scaled_cayley(A: Tensor, d: Tensor) -> Tensor:
 
 
 def skew_cayley(T: Tensor, d: Tensor) -> Tensor:
-    """Return the transform of (T₁ − T₁ᴴ)/2 and B, differentiable."""
+    """Return the transform of A = (T₁ − T₁ᴴ)/2 and B for T = [T₁; B], as a differentiable function."""
     return apply(evaluate, reference, T, d)
 
 
@@ -396,11 +407,11 @@ def skew_cayley(T: Tensor, d: Tensor) -> Tensor:
 def cayley(A: Tensor) -> Tensor:
     """Return the Cayley transform :math:`W = (I + A)^{-1}(I - A)`, orthogonal for a skew-symmetric A.
 
-    This function can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``, where its backward pass
-    saves a linear solve. (geotorch's own Cayley map is the transform of -A/2.)
+    This function can be passed as ``triv=`` to geotorch's ``SO`` and ``orthogonal``. Then the backward pass
+    has one linear solve less than with geotorch's own Cayley map, which is the transform of -A/2.
 
     Args:
-        A: Skew matrices of shape ``(..., n, n)``.
+        A: Skew-symmetric or skew-Hermitian matrices of shape ``(..., n, n)``.
 
     Returns:
         Tensor of shape ``(..., n, n)``.
@@ -429,7 +440,7 @@ def cayley_inverse(W: Tensor) -> Tensor:
             large; :class:`spectral_param.ScaledCayley` chooses a diagonal that avoids this.
 
     Returns:
-        Tensor of shape ``(..., n, n)``; skew when W is orthogonal or unitary.
+        Tensor of shape ``(..., n, n)``. A is skew if W is orthogonal or unitary.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.

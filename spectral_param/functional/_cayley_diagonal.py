@@ -1,9 +1,10 @@
 """The choice of a diagonal D for which a weight W is a scaled Cayley transform.
 
-The choice takes two steps (docs/derivation_cayley.md, "Choosing D"). First, elimination of W + D chooses D so
-that all pivots have modulus at least 1. For a tall W, D comes from its first n rows (then Z = WD̄ + I, M =
-2Z⁻¹ − I and B = -(WD̄)₂ Z⁻¹). Second, for a real square W, pairs of signs are flipped; each flip changes A by
-a matrix of rank two.
+The choice takes two steps (docs/derivation_cayley.md, "Choosing D"). First, Gaussian elimination of W + D
+chooses each entry of D so that its pivot has a modulus of at least 1. For a tall W, D comes from the first n
+rows of W. Let (WD̄)₁ be the first n rows of WD̄ and (WD̄)₂ the other rows. Then Z = (WD̄)₁ + I, M = 2Z⁻¹ − I
+and B = -(WD̄)₂ Z⁻¹. Second, for a real square W, pairs of signs in D are flipped until no entry of A exceeds
+1. Each flip changes A by a matrix of rank two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spectral_param._matrices import identity_like
 
 
 def pivot_phases(W: Tensor) -> Tensor:  # (n, n) -> (n,)
-    """Return d of modulus 1 for which the pivots of W + diag(d) have modulus at least 1; ±1 for a real W."""
+    """Return d of modulus 1 (±1 for a real W) for which the pivots of W + diag(d) have modulus at least 1."""
     d = torch.ones_like(W[0])
     _eliminate(W.clone(), d)
     return d
@@ -26,7 +27,7 @@ _LEAF_OF_PIVOTS = 32
 
 
 def _eliminate(M: Tensor, d: Tensor) -> None:
-    """Replace M by the triangular factors of M + diag(d), and choose d; mostly by matrix products."""
+    """Choose d, and replace M by the triangular factors of M + diag(d), mostly by matrix products."""
     n = len(M)
     if n <= _LEAF_OF_PIVOTS:
         block, phases = M.cpu().numpy().copy(), np.ones(n, M.cpu().numpy().dtype)
@@ -49,7 +50,7 @@ def _eliminate(M: Tensor, d: Tensor) -> None:
 
 
 def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (..., m, n)
-    """Return T = [A; B] whose transform is W, for d of modulus 1. A is exactly skew."""
+    """Return T = [A; B] whose Cayley transform with d is W, for d of modulus 1. A is exactly skew."""
     n = W.shape[-1]
     V = W * d.conj()[..., None, :]
     identity = identity_like(W)
@@ -63,9 +64,10 @@ def tall_inverse(W: Tensor, d: Tensor) -> Tensor:  # (..., m, n), (..., n) -> (.
 def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, n) -> (n,)
     """Return d of ±1 for which A = (I + WD)⁻¹(I − WD) has entries of modulus at most 1, for one orthogonal W.
 
-    ``negative_ones`` fixes the number of -1s in d. Then only flips that keep the number are allowed, and
-    entries of A may exceed 1. None is returned if W needs another number: det W = (-1)^negative_ones is
-    necessary, and it suffices for all but exceptional W, such as the identity.
+    ``negative_ones`` fixes the number of -1s in d. Then only flips that keep this number are allowed, and
+    entries of A may exceed 1. The result is None if no d with this number of -1s is found. A suitable d
+    exists only if det W = (-1)^negative_ones. For almost all W this condition is also sufficient; the
+    identity is an exception.
     """
     d = pivot_phases(W)
     if negative_ones is not None:
@@ -76,7 +78,7 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
             allowed = d > 0 if surplus > 0 else d < 0
             if not _flip_largest(W, d, allowed[:, None] & allowed, above=W.new_tensor(1e-3)):
                 return None
-    # Every flip increases det(I + WD), so no d recurs. n² flips are never needed.
+    # Every flip increases det(I + WD), so no d occurs twice. The limit of n² flips is only a safeguard.
     A = tall_inverse(W, d)
     limit = W.new_tensor(1 + 10 * len(W) * torch.finfo(W.dtype).eps)
     for _ in range(len(W) ** 2):
@@ -88,12 +90,12 @@ def choose_signs(W: Tensor, negative_ones: int | None) -> Tensor | None:  # (n, 
 
 
 def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int] | None:
-    """Return (i, j) of the largest a_ij, of all or of the allowed pairs; None unless it exceeds ``above``.
+    """Return the (i, j) of the largest a_ij among the allowed pairs; None if no such a_ij exceeds ``above``.
 
-    A is real and skew, so the largest entry has the largest modulus, and ``allowed`` is symmetric.
+    Because A is real and skew and ``allowed`` is symmetric, the largest entry is also the largest modulus.
     """
     entries = A if allowed is None else torch.where(allowed, A, 0)
-    i = int(entries.amax(dim=1).argmax())  # Four times as fast as argmax alone.
+    i = int(entries.amax(dim=1).argmax())  # Two steps are four times as fast as one argmax of all entries.
     j = int(entries[i].argmax())
     return (i, j) if bool(entries[i, j] > above) else None
 

@@ -1,4 +1,7 @@
-"""Checks of arguments, shared by functions and modules. ``name`` is the caller's name in the message."""
+"""Checks of arguments, shared by functions and modules.
+
+In all checks, ``name`` is the name of the calling function or of its argument, for the message.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ LAPACK_DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 def with_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """Return ``function`` such that it also takes numpy arrays, as tensors of the same dtype.
+    """Return a version of ``function`` that also takes numpy arrays, which become tensors of the same dtype.
 
-    Sparse arrays are refused. An argument annotated as a tensor must be a tensor or an array.
+    Sparse arrays raise an error. An argument annotated as a tensor must be a tensor or an array.
     """
     kinds = function.__annotations__  # Annotations as text, in the order of the arguments.
     names = tuple(name for name in kinds if name != "return")
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # torch 2.6 compiles neither `|` of dicts nor zip without strict.
+        # torch.compile of torch 2.6 supports neither `|` of dicts nor zip without strict.
         given = {**dict(zip(names[: len(args)], args[: len(names)], strict=True)), **kwargs}
         for name, value in given.items():
             if isinstance(value, np.ndarray):
                 return wrapped(*map(_as_tensor, args), **{k: _as_tensor(v) for k, v in kwargs.items()})
             if isinstance(value, Tensor):
                 is_sparse, dense = value.layout != torch.strided, "to_dense"
-            else:  # A sparse matrix of scipy has this method.
+            else:  # Sparse matrices of scipy have the method toarray.
                 is_sparse, dense = hasattr(value, "toarray"), "toarray"
             if is_sparse:
                 raise TypeError(
@@ -55,10 +58,11 @@ def _as_tensor(value: Any) -> Any:
 
 
 def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") -> int:
-    """Return ``value``, which may be numpy's, as an int.
+    """Return ``value``, an integer of Python or numpy, as an int.
 
     Raises:
-        ValueError: Unless it is an integer of at least ``least``. ``otherwise`` says what else is accepted.
+        ValueError: Unless ``value`` is an integer of at least ``least``. The message adds the text
+            ``otherwise``, which says what else the caller accepts.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name}: expected an integer >= {least}{otherwise}, got {value!r}.")
@@ -66,7 +70,7 @@ def whole_number(value: object, name: str, least: int = 1, otherwise: str = "") 
 
 
 def check_choices(**arguments: tuple[Any, Any]) -> dict[str, Any]:
-    """Return the values of the arguments; raise unless the ``Literal`` of each one contains its value."""
+    """Return the values of the arguments; raise unless the ``Literal`` of each contains the value."""
     for name, (value, allowed) in arguments.items():
         if value not in allowed.__args__:
             raise ValueError(f"{name}: expected one of {', '.join(allowed.__args__)}, got {value!r}.")
@@ -74,7 +78,7 @@ def check_choices(**arguments: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def check_bool(value: object, name: str) -> None:
-    """Raise unless ``value`` is True or False, of Python or numpy: a list or a tensor would count as True."""
+    """Raise unless ``value`` is a bool of Python or numpy: a list or a tensor would be taken for True."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name}: expected True or False, got {described(value)}.")
 
@@ -89,7 +93,7 @@ def check_time(radius: object, abscissa: object) -> None:
 
 
 def described(value: object) -> str:
-    """Return a short description of ``value``."""
+    """Return a short description of ``value`` for an error message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, (Tensor, np.ndarray)) else ""
@@ -134,10 +138,13 @@ def is_finite(value: Any) -> bool:
 
 
 def as_numbers(value: Any, name: str, expected: str, dtype: torch.dtype) -> Tensor:
-    """Return a tensor without a graph, on its device, or on the host for numbers, lists and arrays.
+    """Return ``value`` as a tensor of ``dtype`` without an autograd graph.
+
+    A tensor stays on its device; numbers, lists and arrays become tensors on the CPU.
 
     Raises:
-        ValueError: If the argument is something else. ``expected`` says what the caller accepts.
+        ValueError: If the argument cannot be converted. In the message, ``expected`` says what the caller
+            accepts.
     """
     try:
         device = value.device if isinstance(value, Tensor) else "cpu"
@@ -150,7 +157,7 @@ def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype of new parameters: the argument ``dtype``, or torch's default for None.
 
     Raises:
-        UnsupportedDtypeError: If the argument is no dtype, or a dtype of integers.
+        UnsupportedDtypeError: If the argument is not a floating point or complex dtype.
     """
     if dtype is None:
         return torch.get_default_dtype()
@@ -163,7 +170,7 @@ def chosen_dtype(dtype: torch.dtype | None) -> torch.dtype:
 
 
 def check_matrix(X: Tensor, name: str, least_dims: int = 2) -> None:
-    """Raise unless X is a non-empty floating point or complex tensor of at least this many dimensions."""
+    """Raise unless X is a non-empty floating point or complex tensor of ``least_dims`` or more dimensions."""
     check_tensor(X, name)
     if X.ndim < least_dims or X.numel() == 0:
         least, others = ("one dimension", "a number") if least_dims == 1 else ("two dimensions", "a bias")
@@ -213,7 +220,7 @@ def check_finite(X: Tensor, name: str) -> None:
 
 
 def square_blocks(X: Tensor, name: str) -> Tensor:  # (..., n, n), or (..., k n, n) -> (..., k, n, n)
-    """Return a view of X as square matrices; k square blocks on top of each other become a batch."""
+    """Return a view of X as square matrices: k square blocks stacked in the rows become a batch of k."""
     check_matrix(X, name)
     rows, n = X.shape[-2:]
     if rows % n:

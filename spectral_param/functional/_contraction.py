@@ -21,7 +21,7 @@ from spectral_param.functional._scaled_norm import CONDITION
 from spectral_param.functional._sparse_weights import check_sparse, is_sparse, to_scipy
 
 _REAL = "A diagonal metric is for networks with real units: take metric='full'."
-# Largest n for a search, which then takes ten minutes and a gigabyte.
+# Largest n for which the search is made. For the largest n the search takes ten minutes and a gigabyte.
 _MOST = 5000
 
 
@@ -29,13 +29,13 @@ class ContractionCertificate(NamedTuple):
     """Diagonal coordinates that prove a network with the recurrent matrix W contracting.
 
     Attributes:
-        scaling: The diagonal of Θ, ``(..., n)``; the product of its largest and least entry is 1. NaN where W
-            is not finite.
-        rate: At least ‖ΘWΘ⁻¹‖, also in exact arithmetic, ``(...)``. For a leaky network, the rate of the
-            leaky network.
-        radius: ρ(W), ``(...)``. No proof of any kind has a smaller rate for W. For a leaky network: ρ((1 -
-            a)I + aW).
-        condition: The largest entry of Θ divided by the least, ``(...)``.
+        scaling: The diagonal of Θ, ``(..., n)``. The product of the largest and the least entry is 1. The
+            entries are NaN if W is not finite.
+        rate: An upper bound of ‖ΘWΘ⁻¹‖ that is also valid in exact arithmetic, ``(...)``. For a leaky network
+            with the leak a, the rate is (1 - a) plus a times the bound of ‖ΘWΘ⁻¹‖.
+        radius: The spectral radius ρ(W), ``(...)``: no contraction rate of W can be smaller. For a leaky
+            network with the leak a, the radius is ρ((1 - a)I + aW).
+        condition: The largest entry of Θ divided by the least entry of Θ, ``(...)``.
     """
 
     scaling: Tensor
@@ -45,7 +45,7 @@ class ContractionCertificate(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The matrices of a weight in double precision: arrays, or one scipy sparse array in CSR format."""
+    """The matrices of a weight in double precision: numpy arrays, or one scipy sparse array in CSR format."""
 
     each: list[Any]
     batch: torch.Size
@@ -53,12 +53,12 @@ class Matrices(NamedTuple):
 
 
 def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCertificate:
-    """Return diagonal coordinates in which ‖W‖ is least, or at most ``enough``.
+    """Return diagonal coordinates Θ in which ‖ΘWΘ⁻¹‖ is least, or at most ``enough``.
 
     Args:
-        W: Dense or sparse, as for :func:`spectral_param.analysis.lyapunov_certificate`.
-        enough: The norm at which the search stops.
-        name: The caller's name, for messages.
+        W: A dense or sparse weight, as for :func:`spectral_param.analysis.lyapunov_certificate`.
+        enough: The search stops once the norm is at most this number.
+        name: The name of the calling function, for messages.
     """
     matrices = matrices_of(W, name)
     if not is_sparse(W) and W.shape[-2] > W.shape[-1]:
@@ -67,7 +67,7 @@ def contraction_certificate(W: Any, enough: float, name: str) -> ContractionCert
 
 
 def warn_of_gates(name: str) -> None:
-    """Warn that a diagonal metric for the weight of a gate proves nothing about the network."""
+    """Warn that a diagonal metric for the weight of an LSTM or GRU proves nothing about the network."""
     warnings.warn(
         f"{name}: expected the weight of a network without gates, got blocks of an LSTM or GRU. They act "
         "inside gates, so a diagonal metric of each block says nothing of the network. "
@@ -79,7 +79,7 @@ def warn_of_gates(name: str) -> None:
 
 
 def matrices_of(W: Any, name: str) -> Matrices:
-    """Return the matrices of a weight, tensor or array, dense or sparse."""
+    """Return the matrices of a weight, which is a tensor or an array, dense or sparse."""
     if is_sparse(W):
         return Matrices([_as_csr(W, name)], torch.Size(), torch.device("cpu"))
     if isinstance(W, np.ndarray):
@@ -91,7 +91,7 @@ def matrices_of(W: Any, name: str) -> Matrices:
 
 
 def _as_csr(W: Any, name: str) -> Any:
-    """Return one sparse matrix in double precision and CSR format."""
+    """Return a sparse weight as one scipy array in double precision and CSR format."""
     check_sparse(W, name)
     matrix = to_scipy(W)
     if matrix.dtype.kind == "c":
@@ -119,13 +119,13 @@ def coordinates(W: Any, enough: float = 0.0) -> Array:
 
 
 def certificate(matrices: Matrices, scalings: list[Array], leak: float = 1.0) -> ContractionCertificate:
-    """Return the certificate for these coordinates.
+    """Return the certificate for the coordinates ``scalings``.
 
     Args:
-        matrices: The matrices.
+        matrices: The recurrent matrices W.
         scalings: The diagonal of Θ for each matrix.
-        leak: The a of a network (1 - a)h + aφ(Wh + …); the rate and radius are then for this network, not for
-            W.
+        leak: The leak a of a network (1 - a)h + aφ(Wh + …). The rate and the radius in the certificate are
+            those of this network; for a = 1 they are those of W.
     """
     pairs = zip(matrices.each, scalings, strict=True)
     numbers = torch.tensor([_proven(W, theta, leak) for W, theta in pairs], dtype=torch.float64, device="cpu")
@@ -135,7 +135,7 @@ def certificate(matrices: Matrices, scalings: list[Array], leak: float = 1.0) ->
 
 
 def _proven(W: Any, theta: Array, leak: float) -> tuple[float, float]:
-    """Return the rate and the radius."""
+    """Return the rate and the radius of the certificate for one matrix W."""
     if not is_finite_matrix(W):
         return np.nan, np.nan
     rate = (1 - leak) + leak * norm_bound(scaled(W, theta))

@@ -1,14 +1,14 @@
-r"""Matrices that contract in diagonal coordinates, parametrized together with the coordinates.
+r"""A parametrization of matrices that contract in diagonal coordinates, together with the coordinates.
 
 Discrete time
 -------------
-For C = (KᵀK + I/4)⁻¹Kᵀ of norm at most 1, see :mod:`spectral_param.functional._lyapunov`, and a positive
-diagonal Θ,
+For every K, C = (KᵀK + I/4)⁻¹Kᵀ has norm at most 1 (see :mod:`spectral_param.functional._lyapunov`). So with
+a positive diagonal Θ,
 
 .. math:: V = Θ^{-1} C Θ, \qquad ‖ΘVΘ^{-1}‖ ≤ 1.
 
 Let φ act entry by entry with slopes in [-1, 1]. Then φ(z) - φ(z') = D (z - z') with a diagonal D of entries
-in [-1, 1], which commutes with Θ. So for h⁺ = φ(rVh + u) two states h, h' with the same u have
+in [-1, 1]. D commutes with Θ. So for the network h⁺ = φ(rVh + u), two states h, h' with the same u have
 
 .. math:: ‖Θ(h^+ - h'^+)‖ = ‖D\, rΘVΘ^{-1}\, Θ(h - h')‖ ≤ r\, ‖Θ(h - h')‖.
 
@@ -17,27 +17,30 @@ property" (2006); Revay and Manchester, "Contracting implicit recurrent neural n
 
 Continuous time
 ---------------
-V = Θ⁻²(Z - Zᵀ - YᵀY) has Θ²V + VᵀΘ² = -2YᵀY ≤ 0. So (W + aI) + (W + aI)ᵀ ≤ 0 in the coordinates Θ for W = V -
-aI. Where a < 1, z = φ(Wz + u) has one solution for slopes in [0, 1]: Winston and Kolter, "Monotone operator
-equilibrium networks" (2020), treat Θ = I.
+The matrix V = Θ⁻²(Z - Zᵀ - YᵀY) has Θ²V + VᵀΘ² = -2YᵀY ≤ 0. So for W = V + aI, W - aI is dissipative in the
+coordinates Θ. If a < 1 and the slopes of φ lie in [0, 1], the equation z = φ(Wz + u) has one solution.
+Winston and Kolter, "Monotone operator equilibrium networks" (2020), treat the case Θ = I.
 
 Coordinates
 -----------
-log Θ = c tanh(θ/c) for a free row θ, with c = log(g)/2. So the condition of Θ is at most g, for every θ; and
-for entries of θ that are small beside c, Θ = exp(θ).
+A free row θ gives log Θ = c tanh(θ/c) with c = log(g)/2. So the condition number of Θ is at most g for every
+θ. For entries of θ that are much smaller than c, Θ is nearly exp(θ).
 
 Rounding
 --------
-V is computed in double precision. Rounding changes an entry by at most ε|v_ij|, also in the coordinates Θ,
-which only scale entries. So rounding changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, whatever the
-condition of Θ, and V is divided by 1 + ε√n + 4n ε₆₄, where the last term accounts for the rounding errors of
-C. H is enlarged by a relative 2n ε₆₄, which covers the rounding errors of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ
-is a contraction, because H - I/4 ≤ H². In continuous time, ε(‖ΘVΘ⁻¹‖_F + |a|√n) I is subtracted from V.
+V is computed in double precision, and then rounded to a dtype with rounding error ε. Rounding changes the
+entry v_ij by at most ε|v_ij|. In the coordinates Θ the relative change of an entry is the same, because Θ
+only scales entries. So rounding changes ‖ΘVΘ⁻¹‖ by at most ε ‖ |ΘVΘ⁻¹| ‖ ≤ ε√n ‖ΘVΘ⁻¹‖, for every condition
+of Θ. Therefore V is divided by 1 + ε√n + 4n ε₆₄, where ε₆₄ is the rounding error of float64 and the last term
+covers the rounding errors of C. H = KᵀK + I/4 is multiplied by 1 + 2n ε₆₄, which covers the rounding errors
+of H: for every H ≥ KᵀK + I/4, H⁻¹Kᵀ is a contraction, because H - I/4 ≤ H². In continuous time,
+(ε + 4n ε₆₄)(‖ΘVΘ⁻¹‖_F + |a|√n) I is subtracted from V.
 
 The gradient
 ------------
-With H = KᵀK + I/4, the gradient G_C of C gives T = H⁻¹G_C, N = TCᵀ + CTᵀ and g_K = Tᵀ - KN. The gradient for
-log Θ is the column sums of G∘V minus its row sums.
+Let H = KᵀK + I/4, and let G_C be the gradient with respect to C. With T = H⁻¹G_C and N = TCᵀ + CTᵀ the
+gradient with respect to K is g_K = Tᵀ - KN. Let G be the gradient with respect to V. The gradient with
+respect to log Θ is the column sums of G∘V minus the row sums of G∘V.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ _EPS = torch.finfo(torch.float64).eps
 
 
 def log_coordinates(theta: Tensor, condition: float) -> Tensor:  # (..., n) -> (..., n)
-    """Return log Θ, for a Θ of at most this condition."""
+    """Return log Θ for a parameter θ; the condition number of Θ is at most ``condition``."""
     c = _half_log(condition)
     return c * torch.tanh(theta / c)
 
@@ -75,12 +78,12 @@ def _half_log(condition: float) -> float:
 
 @where_double
 def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> Map:
-    """Return :func:`contracting` of a plain tensor."""
+    """Return :func:`contracting` of a plain tensor, as a ``Map`` with its gradient."""
     exact = to_double(X)
     W, *found = _value(exact, rate / _rounding_factor(X, eps), condition)
     if exact is not X:
         W = W.to(X.dtype)
-        if found[-1] is None:  # The dtype of X is enough for the gradient, because H is well conditioned.
+        if found[-1] is None:  # H is well conditioned, so the gradient is computed in the dtype of X.
             found = [X, *(t.to(X.dtype) for t in found[1:-1]), None]
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -94,10 +97,10 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
     """Return W with ‖ΘWΘ⁻¹‖ ≤ ``rate``, in the dtype of X = [K; θ]; rounding to ``eps`` keeps the bound.
 
     Args:
-        X: Real, ``(..., n + 1, n)``.
-        rate: r, or ``(..., 1, 1)`` in double precision.
-        condition: The bound of cond Θ.
-        eps: At least the rounding error of the dtype.
+        X: The real tensor [K; θ], of shape ``(..., n + 1, n)``.
+        rate: The rate r, a number or a tensor of shape ``(..., 1, 1)`` in double precision.
+        condition: The bound of the condition number of Θ.
+        eps: The relative rounding error that the bound has to survive, at least the eps of the dtype.
     """
     exact = to_double(X)
     d = log_coordinates(exact[..., -1, :], condition)
@@ -106,9 +109,10 @@ def contracting(X: Tensor, rate: float | Tensor, condition: float, eps: float) -
 
 
 def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tensor:
-    """Return V with Θ²V + VᵀΘ² ≤ 0 for [Y; Z; θ] ``(..., 2n + 1, n)``, also if V + aI is rounded to ``eps``.
+    """Return V with Θ²V + VᵀΘ² ≤ 0 for X = [Y; Z; θ] of shape ``(..., 2n + 1, n)``.
 
-    ``shift`` is |a|, ``(..., 1, 1)``.
+    The inequality Θ²V + VᵀΘ² ≤ 0 still holds if W = V + aI is rounded to ``eps``. The argument ``shift`` is
+    |a|, of shape ``(..., 1, 1)``.
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
@@ -119,12 +123,12 @@ def dissipative(X: Tensor, condition: float, eps: float, shift: Tensor) -> Tenso
 
 
 def _ratios(d: Tensor) -> Tensor:  # (..., n) -> (..., n, n)
-    """Return Θ_j/Θ_i."""
+    """Return the matrix of the quotients Θ_j/Θ_i for d = log Θ."""
     return _quotients(d.exp()[..., None, :])
 
 
 def _quotients(scales: Tensor, factor: float | Tensor = 1.0) -> Tensor:  # (..., 1, n) -> (..., n, n)
-    """Return Θ_j/Θ_i times ``factor`` for the diagonal of Θ."""
+    """Return the matrix of the quotients Θ_j/Θ_i, times ``factor``, for the diagonal of Θ."""
     return (factor * scales) / scales.mT
 
 
@@ -137,14 +141,16 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
     """Return W and factors for the gradient, all in double precision.
 
     Returns:
-        W, X, C, Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s², and s (None for s = 1).
+        W, X, C, the quotients Θ_j/Θ_i times ``scale``, tanh(θ/c), a Cholesky factor of H/s² with a number s,
+        and s (None for s = 1).
     """
     n, size = X.shape[-1], None
     K, theta = X.split([n, 1], dim=-2)
     H = K.mT @ K
     diagonal = H.diagonal(dim1=-2, dim2=-1)
     if K.is_cpu and diagonal.sum(dim=-1).amax().item() <= n:
-        # Here cond H ≤ 4n + 1: triangular solves lose at most a factor 2√n.
+        # The trace of KᵀK is at most n, so cond H ≤ 4n + 1, and triangular solves lose at most a factor 2√n
+        # of accuracy.
         diagonal.add_(0.25).mul_(1 + 2 * n * _EPS)
         L = torch.linalg.cholesky_ex(H).L
         C = lyapunov.solved(L, K.mT)
@@ -159,7 +165,7 @@ def _value(X: Tensor, scale: float | Tensor, condition: float) -> tuple[Any, ...
 def _pull_back(
     G: Tensor, W: Tensor, X: Tensor, C: Tensor, ratios: Tensor, bent: Tensor, L: Tensor, size: Tensor | None
 ) -> Tensor:
-    """Return the gradient by the formulas at the top."""
+    """Return the gradient with respect to X by the formulas at the top of the file."""
     K, _ = X.split([X.shape[-1], 1], dim=-2)
     T = lyapunov.solved(L, G * ratios)
     if size is not None:
@@ -173,10 +179,10 @@ def _pull_back(
 
 # The inverse map: an original of one given matrix, in double precision --------------------------------
 
-# A weight is moved inside by these relative distances, tried in order.
+# A weight is moved into the interior of the set by these relative distances, tried in order.
 _MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# Conditions of Θ to try after the largest allowed one: a smaller condition amplifies rounding errors less.
-# With the last condition, 1, Θ is the identity.
+# Bounds of the condition number of Θ, tried after the largest allowed bound: a smaller condition number
+# amplifies rounding errors less. For the last bound, 1, Θ is the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
 
@@ -184,9 +190,9 @@ class _Attempt(NamedTuple):
     """An original whose image is V or near V, with its errors.
 
     Attributes:
-        beyond: How far V is outside in these coordinates: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
-        meant: V, moved to the bound if V is outside, and then inside by a margin.
-        original: The original of ``meant``.
+        beyond: The excess of V over the bound in the coordinates Θ: ‖ΘVΘ⁻¹‖ - 1, or μ(ΘVΘ⁻¹).
+        meant: The matrix V, moved to the bound if V is outside the set, and then inside by a margin.
+        original: The original whose image is ``meant``.
     """
 
     beyond: float
@@ -195,7 +201,7 @@ class _Attempt(NamedTuple):
 
 
 def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """Return the [K; θ] in ``dtype`` whose image is nearest to V, and the excess of min ‖ΘVΘ⁻¹‖ over 1."""
+    """Return the [K; θ] in ``dtype`` whose image is nearest to V, and min ‖ΘVΘ⁻¹‖ - 1."""
     exact = torch.from_numpy(V)
 
     def attempt(d: Array, margin: float) -> _Attempt:
@@ -214,9 +220,9 @@ def contracting_inverse(V: Array, condition: float, eps: float, dtype: torch.dty
 def dissipative_inverse(
     V: Array, condition: float, eps: float, dtype: torch.dtype, offset: float
 ) -> tuple[Tensor, float]:
-    """Return the [Y; Z; θ] in ``dtype`` whose image is nearest to V, and the least μ(ΘVΘ⁻¹), if positive.
+    """Return the [Y; Z; θ] in ``dtype`` whose image is nearest to V, and the least μ(ΘVΘ⁻¹).
 
-    For ``offset`` see ``shift`` of :func:`dissipative`.
+    The number ``offset`` is |a|, the ``shift`` of :func:`dissipative`.
     """
     exact = torch.from_numpy(V)
 
@@ -227,7 +233,8 @@ def dissipative_inverse(
         shift = max(0.0, mu + margin * size)
         rounding = (eps + 4 * len(A) * _EPS) * (size + len(A) ** 0.5 * offset)
         root = (vectors * (values + shift - rounding).clamp(min=0).sqrt()) @ vectors.mT
-        # Θ²V = ΘAΘ. Y is computed as root · Θ: the root of -(ΘAΘ + ΘAᵀΘ)/2 itself would square the condition.
+        # Θ²V = ΘAΘ with A = ΘVΘ⁻¹. So Y is the root of -(A + Aᵀ)/2 times Θ. (The root of -(ΘAΘ + ΘAᵀΘ)/2
+        # would suffer from the square of the condition number of Θ.)
         X = torch.cat([root * t, t[:, None] * (A - A.mT) / 4 * t, _row(d, condition)])
         return _Attempt(mu, exact - shift * identity_like(exact), X)
 
@@ -247,19 +254,19 @@ def _nearest(
 ) -> tuple[Tensor, float]:
     """Return the best original that was tried, and how far V is outside in the first coordinates tried.
 
-    ``search`` is a pair: a function that finds coordinates, and a norm at which it may stop.
+    ``search`` is a pair: a function that finds coordinates, and a norm at which the function may stop.
 
-    The norm is least for the Θ of largest condition, but this condition multiplies rounding errors of the
-    original. Where many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size sqrt(1 - c) that
-    cancel in C. So smaller conditions and some margins are tried, too. Attempts are compared by the image of
-    the rounded original: by its distance from V, and by its distance from ``meant``, which is the error if
-    the image is assigned again.
+    The norm is least for the Θ of the largest condition number, but this condition number multiplies the
+    rounding errors of the original. If many singular values c of ΘVΘ⁻¹ are close to 1, K has entries of size
+    sqrt(1 - c) that cancel in C. So smaller condition numbers, and some margins, are tried, too. The error of
+    an attempt is the sum of two distances of the image of the rounded original: its distance from V, and its
+    distance from ``meant``. The second distance is the error that remains if the image is assigned again.
     """
     exact = torch.from_numpy(V)
     least, enough = search
     d = least(V, condition, enough=enough).log
     beyond, meant, _ = attempt(d, 0.0)
-    # No member of the set is nearer to V than `meant`, up to rounding.
+    # Up to rounding, no matrix of the set is nearer to V than `meant`, so an attempt with this error is good.
     goal = float((meant - exact).abs().max()) + 10 * len(V) * torch.finfo(dtype).eps * float(
         exact.abs().max()
     )
@@ -284,6 +291,6 @@ def _nearest(
 
 
 def _row(d: Array, condition: float) -> Tensor:  # (n,) -> (1, n)
-    """Return θ."""
+    """Return the row θ for d = log Θ."""
     c = _half_log(condition)
     return torch.from_numpy(c * np.arctanh(d / c))[None]

@@ -3,28 +3,30 @@ r"""The diagonal coordinates in which a matrix has its least norm, or its least 
 The problem
 -----------
 For a real W (n, n) and A = e^D W e^(-D) with a real diagonal D = diag(d), find the D of least ‖A‖, or of
-least μ(A) = λ_max((A + Aᵀ)/2). Both are convex functions of d: Sezginer and Overton, "The largest singular
-value of e^X A₀ e^(-X) is convex on convex sets of commuting matrices", IEEE Trans. Automatic Control 35
-(1990), 229-230; and for a small h, ‖I + hA‖ = 1 + h μ(A) + O(h²).
+least μ(A) = λ_max((A + Aᵀ)/2). Both ‖A‖ and μ(A) are convex functions of d. For the norm see Sezginer and
+Overton, "The largest singular value of e^X A₀ e^(-X) is convex on convex sets of commuting matrices", IEEE
+Trans. Automatic Control 35 (1990), 229-230. The convexity of μ follows, because ‖I + hA‖ = 1 + h μ(A) + O(h²)
+for a small h > 0.
 
-The least value need not be attained: for a triangular W it is max |w_ii|, which d reaches at infinity. So d
-is kept in a box, |d_i| < c, which bounds the condition of e^D by e^(2c).
+It can happen that no d attains the infimum: for a triangular W, the norm tends to its infimum max |w_ii| only
+if d tends to infinity. So d is kept in a box |d_i| < c, which bounds the condition number of e^D by e^(2c).
 
 A barrier method
 ----------------
-The minimum over (d, u), for growing t, of
+For a growing sequence of t, the method minimizes over (d, u) the function
 
 .. math:: t u - \log\det(I - e^{-u} A^T A) - \sum_i \log(1 - d_i^2/c^2)                               (1)
 
-follows the least u = log ‖A‖². The second term is Σ_k e^(-ku) tr (AᵀA)^k / k. The Schatten norms are convex
-in d, as the spectral norm is, and even log-convex, so (1) is convex. At the minimum of (1) the derivative for
-u gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the derivative for d shows that the sum
-of log tr (AᵀA)^k over k, with the weights w_k / k, is least there. At the minimum, log tr (AᵀA)^k = k u + log
-w_k. At the d of the least norm, log tr (AᵀA)^k ≤ k log ‖A‖² + log n. So u exceeds the least log ‖A‖² by at
-most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
+As t grows, u at the minimum tends to the least log ‖A‖². The second term of (1) is Σ_k e^(-ku) tr (AᵀA)^k /
+k. Like the spectral norm, each tr (AᵀA)^k is log-convex in d, so (1) is convex. At the minimum of (1) the
+derivative with respect to u gives w₁ + w₂ + … = t for w_k = e^(-ku) tr (AᵀA)^k. Without the box, the
+derivative with respect to d shows that the minimum of (1) also minimizes Σ_k (w_k/k) log tr (AᵀA)^k with
+fixed w_k. At the minimum, log tr (AᵀA)^k = k u + log w_k. At the d of the least norm, log tr (AᵀA)^k ≤
+k log ‖A‖² + log n. So u exceeds the least log ‖A‖² by at most Σ_k (w_k/k) log(n/w_k)/t, about n/t.
 
-Let the A of (1) be divided by e^(u/2), R = (I - AᵀA)⁻¹, L = (I - AAᵀ)⁻¹ = I + A R Aᵀ and B = LA = AR. From
-dA = E A - A E - A du/2 for E = diag(dd) follow the gradient of -log det and its second derivatives,
+In the next formulas, A stands for the A of (1) divided by e^(u/2). Let R = (I - AᵀA)⁻¹, L = (I - AAᵀ)⁻¹ =
+I + A R Aᵀ and B = LA = AR. With E = diag(dd), dA = E A - A E - A du/2. So the term -log det of (1) has the
+first and second derivatives
 
 .. math::
 
@@ -33,8 +35,8 @@ dA = E A - A E - A du/2 for E = diag(dd) follow the gradient of -log det and its
 
 .. math:: H_{dd} = 4 (L∘L + R∘R - B∘B - B^T∘B^T - \mathrm{diag}(L + R)).
 
-For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - Aᵀ)/2, Q = NG and P = G∘A +
-(G∘A)ᵀ,
+For μ the barrier is -log det(uI - (A + Aᵀ)/2). Let G be the inverse of uI - (A + Aᵀ)/2, N = (A - Aᵀ)/2,
+Q = NG and P = G∘A + (G∘A)ᵀ. The barrier for μ has the first and second derivatives
 
 .. math::
 
@@ -45,9 +47,9 @@ For μ the barrier is -log det(uI - (A + Aᵀ)/2). With its inverse G, N = (A - 
 
 Cost
 ----
-A step is one inverse, one solve and a few products. Most matrices in our tests needed 20 to 40 steps, which
-take a second for n = 256. Up to 160 steps were needed for triangular and other reducible matrices. Products
-with a sparse W have negligible cost.
+A step takes one inverse, one solve and a few matrix products. Most matrices in our tests needed 20 to 40
+steps, which take a second for n = 256. Triangular and other reducible matrices needed up to 160 steps.
+Products with a sparse W have negligible cost.
 """
 
 from __future__ import annotations
@@ -64,22 +66,24 @@ from spectral_param._matrices import Array, product, symmetric_product
 from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 
-# Factor on t from one minimum to the next, and t/n for the first minimum.
+# The factor by which t grows from one minimum to the next, and the quotient t/n for the first minimum.
 _GROWTH, _FIRST = 10.0, 1.0
-# t/n for the last minimum. For this t, u exceeds the least log ‖A‖² by about n/t.
+# The quotient t/n for the last minimum, for n up to _LARGE and for larger n. At this minimum, u exceeds the
+# least log ‖A‖² by about n/t.
 _LAST, _LAST_OF_LARGE, _LARGE = 1e9, 1e4, 512
-# t grows once Newton's decrement is below the first number; the second is the largest number of steps. If d
-# goes to infinity, as for a triangular matrix, 90 steps were needed for one t, and 160 for all. If t grew
-# earlier, the result was 1 % above the least value.
+# t grows once the square of Newton's decrement is below _CLOSE. At most _STEPS Newton steps are taken for all
+# t together. If d goes to infinity, as for a triangular matrix, 90 steps were needed for one t, and 160 steps
+# for all t. With a larger _CLOSE, the result was 1 % above the least value.
 _CLOSE, _STEPS = 0.5, 1000
-# Number of sweeps of Osborne's balancing, for the starting point.
+# Largest number of sweeps of Osborne's balancing, which gives the first d.
 _SWEEPS = 100
-# Number of steps of the power method, for the starting point.
+# Number of steps of the power method, which gives the first u.
 _POWERS = 20
-# The first step tried has at least the length 2 · _REACH / λ for Newton's decrement λ. For a self-concordant
-# function a step of length 1/λ stays inside; most steps can be one to three times as long.
+# Newton's decrement is the length of Newton's step in the local norm. In the domain of a self-concordant
+# function, a step of length 1 in this norm stays inside. In practice, most steps of length 1 to 3 stay
+# inside. So the search first tries a step of length 2 · _REACH or more, but at most Newton's step.
 _REACH = 2.0
-# Least u: below it, e^(-u/2) overflows.
+# Smallest allowed u: for a smaller u, e^(-u/2) would overflow.
 _LEAST = -1400.0
 
 
@@ -87,8 +91,9 @@ class Scaling(NamedTuple):
     """Diagonal coordinates of a matrix.
 
     Attributes:
-        log: d, ``(n,)``; the mean of its largest and least entry is 0.
-        size: A bound of ‖A‖, or of μ(A), that is at most n/t above the least; see the top of the file.
+        log: The vector d, ``(n,)``, with the largest and the least entry of opposite sign and equal modulus.
+        size: An upper bound of ‖A‖, or of μ(A). The top of the file says how near the bound is to the least
+            value.
     """
 
     log: Array
@@ -96,12 +101,13 @@ class Scaling(NamedTuple):
 
 
 def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
-    """Return coordinates, of at most this condition, in which ‖W‖ is least or at most ``enough``.
+    """Return coordinates in which the norm ‖A‖ of W is least, or at most ``enough``.
 
     Args:
-        W: Finite, float64, ``(n, n)``: an array or a scipy sparse array in CSR format.
-        condition: More than 1.
-        enough: A norm below which the search stops; the coordinates are then less extreme.
+        W: A finite matrix in float64, ``(n, n)``: an array or a scipy sparse array in CSR format.
+        condition: The bound of the condition number of e^D, more than 1.
+        enough: The search stops once the norm is at most this number. The quotients of the entries of e^D are
+            then smaller than at the least norm.
     """
     unit = power_of_two(W.data if sparse.issparse(W) else W)
     W = W / unit
@@ -110,14 +116,14 @@ def least_norm(W: Any, condition: float, enough: float = 0.0) -> Scaling:
     if square == 0:
         return Scaling(d, 0.0)
     goal = 2 * math.log(enough / unit) if enough > 0 else -math.inf
-    # At u = log 2‖A‖² the derivative of (1) for u is at least 0, so u starts a little above the minimum for
-    # the first t.
+    # At u = log 2‖A‖² the derivative of (1) with respect to u is not negative. So the search starts at a u
+    # a little above the minimum for the first t.
     d, u = _minimized(_Norm(W), d, math.log(2 * square), math.log(condition) / 2, goal)
     return Scaling(d, unit * math.exp(u / 2))
 
 
 def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Scaling:
-    """Return coordinates, of at most this condition, in which μ(W) is least or at most ``enough``."""
+    """Return coordinates e^D of bounded condition number in which μ(A) is least, or at most ``enough``."""
     unit = power_of_two(W)
     W = W / unit
     d = _balanced(W, math.log(condition) / 2)
@@ -130,12 +136,12 @@ def least_abscissa(W: Array, condition: float, enough: float = -math.inf) -> Sca
 
 
 def precision(n: int) -> float:
-    """Return the largest relative excess of a norm from :func:`least_norm` over the least norm."""
+    """Return a bound of the relative excess of a norm from :func:`least_norm` over the least norm."""
     return 0.5 / (_LAST if n <= _LARGE else _LAST_OF_LARGE)
 
 
 def scaled(W: Any, theta: Array) -> Any:
-    """Return ΘWΘ⁻¹ for the diagonal of Θ. Each entry has two rounding errors."""
+    """Return ΘWΘ⁻¹, where ``theta`` is the diagonal of Θ. Each entry has two rounding errors."""
     if sparse.issparse(W):
         entries = W.tocoo()
         data = theta[entries.row] * entries.data / theta[entries.col]
@@ -144,7 +150,7 @@ def scaled(W: Any, theta: Array) -> Any:
 
 
 def _about_square(A: Any) -> float:
-    """Return an estimate of ‖A‖² from below, rarely less than half of ‖A‖²; it is 0 only for A = 0."""
+    """Return a lower estimate of ‖A‖², which is rarely less than half of ‖A‖², and 0 only for A = 0."""
     x = np.random.default_rng(0).standard_normal(A.shape[1])
     square = float(np.linalg.norm(x))
     for _ in range(_POWERS):
@@ -156,7 +162,7 @@ def _about_square(A: Any) -> float:
 
 
 def _balanced(W: Any, c: float) -> Array:
-    """Return d for which rows and columns are of about equal length.
+    """Return d for which each row of A and the column of the same index have about the same norm.
 
     Source: Osborne, "On pre-conditioning of matrices", Journal of the ACM 7 (1960).
     """
@@ -167,7 +173,8 @@ def _balanced(W: Any, c: float) -> Array:
         e = np.exp(2 * d)
         rows = e * (squares @ (1 / e)) - diagonal
         columns = (squares.T @ e) / e - diagonal
-        # All rows are balanced at once, each by half of the step that would balance its row and column alone.
+        # All entries of d move at once. Each entry moves by half of the step that would balance its row and
+        # column if the other entries stayed.
         moved = d + (0.125 * np.log((columns.clip(0) + least) / (rows.clip(0) + least))).clip(-1, 1)
         moved = (moved - (moved.max() + moved.min()) / 2).clip(-0.9 * c, 0.9 * c)
         if abs(moved - d).max() < 0.01:
@@ -177,13 +184,16 @@ def _balanced(W: Any, c: float) -> Array:
 
 
 class _Norm:
-    """The barrier -log det(I - e^(-u) AᵀA) in (1), for the A of a d."""
+    """The barrier -log det(I - e^(-u) AᵀA) in (1), as a function of d and u."""
 
     def __init__(self, W: Any) -> None:
         self.W = W
 
     def factor(self, d: Array, u: float) -> tuple[Any, Array, float] | None:
-        """Return A, the Cholesky factor of I - AᵀA, and the barrier; None where the barrier is infinite."""
+        """Return A/e^(u/2), a Cholesky factor, and the barrier; None where the barrier is infinite.
+
+        The Cholesky factor belongs to the matrix I - e^(-u) AᵀA.
+        """
         if not u > _LEAST:  # exp(-u/2) would overflow; the line search halves the step.
             return None
         A = scaled(self.W, np.exp(d)) * math.exp(-u / 2)
@@ -192,10 +202,10 @@ class _Norm:
         return _factored(A, gram)
 
     def derivatives(self, A: Any, F: Array) -> tuple[Array, Array]:
-        """Return the first and second derivatives for (d, u), ``(n + 1,)`` and ``(n + 1, n + 1)``."""
+        """Return the gradient ``(n + 1,)`` and the second derivatives ``(n + 1, n + 1)`` at (d, u)."""
         R = _inverse(F)
         B = product(A, R)
-        L = symmetric_product(A, B.T)  # L - I; the identity is added below.
+        L = symmetric_product(A, B.T)  # At first, `L` is L - I; the identity is added below.
         left, right = L.diagonal() + 1, R.diagonal().copy()
         n = len(left)
         L.flat[:: n + 1] += 1
@@ -213,7 +223,7 @@ class _Norm:
 
 
 class _Abscissa:
-    """The barrier -log det(uI - (A + Aᵀ)/2)."""
+    """The barrier -log det(uI - (A + Aᵀ)/2), as a function of d and u."""
 
     def __init__(self, W: Array) -> None:
         self.W = W
@@ -244,7 +254,7 @@ def _factored(A: Any, M: Array) -> tuple[Any, Array, float] | None:
 
 
 def _inverse(F: Array) -> Array:
-    """Return the inverse of a matrix with this Cholesky factor."""
+    """Return the inverse of the matrix with the Cholesky factor F."""
     return torch.cholesky_inverse(torch.from_numpy(F)).contiguous().numpy()
 
 
@@ -258,14 +268,14 @@ def _joined(g: Array, g_u: float, H: Array, mixed: Array, H_u: float) -> tuple[A
 
 
 def _add_box(gradient: Array, hessian: Array, d: Array, c: float) -> None:
-    """Add the derivatives of -Σ log(1 - d_i²/c²)."""
+    """Add the derivatives of the box term -Σ log(1 - d_i²/c²) of (1), in place."""
     inside, n = c**2 - d * d, len(d)
     gradient[:n] += 2 * d / inside
     hessian.flat[: n * (n + 2) : n + 2] += 2 / inside + 4 * d * d / inside**2
 
 
 def _minimized(barrier: _Norm | _Abscissa, d: Array, u: float, c: float, goal: float) -> tuple[Array, float]:
-    """Return the minimizer (d, u) for the last t, or for the first one with u ≤ ``goal``."""
+    """Return the minimizer (d, u) for the last t, or for the first t at which u ≤ ``goal``."""
     last = len(d) * (_LAST if len(d) <= _LARGE else _LAST_OF_LARGE)
     total = 1 + round(math.log(last / (len(d) * _FIRST), _GROWTH))
     with steps("diagonal coordinates", total, "accuracy") as done:
@@ -284,7 +294,7 @@ def _followed(
     n = len(d)
 
     def at(x: Array, t: float) -> tuple[float, Any, Array]:
-        """Return the value (1) at x = (d, u), and A with its factor."""
+        """Return the value of (1) at x = (d, u), the factors for the derivatives, and x."""
         found = barrier.factor(x[:n], float(x[n])) if abs(x[:n]).max() < c else None
         if found is None:
             return math.inf, None, x
@@ -304,13 +314,13 @@ def _followed(
             _add_box(gradient, hessian, x[:n], c)
             step, ahead = _newton(gradient, hessian)
             decrement = -float(gradient @ step)
-            if not decrement > 0:  # Only rounding errors are left.
+            if not decrement > 0:  # Only rounding errors of the minimum are left.
                 break
             first = min(1.0, 2 * reach / decrement**0.5)
             moved, size = _searched(
                 lambda size, x=x, step=step, t=t: at(x + size * step, t), value, decrement, first
             )
-            if moved is None:  # Rounding, too.
+            if moved is None:  # No step lowers (1), again because of rounding errors.
                 break
             value, factors, x = moved
             if size < 1:
@@ -320,7 +330,8 @@ def _followed(
         done(1)
         if x[n] <= goal or t >= last or taken == _STEPS:
             return x[:n], float(x[n])
-        # Extrapolate along the path of minima, x(t) = x(∞) + O(1/t), as long as the point is inside.
+        # Extrapolate along the path of minima, where x(t) = x(∞) + O(1/t). The step is halved until (1) is
+        # finite.
         grown = _GROWTH * t
         size = (1 - 1 / _GROWTH) * t
         while (moved := at(x + size * ahead, grown))[0] == math.inf:
@@ -330,7 +341,7 @@ def _followed(
 
 
 def _searched(at: Any, value: float, decrement: float, size: float) -> tuple[Any, float]:
-    """Halve the step until the function decreases enough; return this point (or None) and the step's size."""
+    """Halve the step until (1) decreases enough; return the point (or None) and the size of the step."""
     least = 1e-8 * size
     while size > least:
         moved = at(size)
@@ -341,7 +352,7 @@ def _searched(at: Any, value: float, decrement: float, size: float) -> tuple[Any
 
 
 def _newton(gradient: Array, H: Array) -> tuple[Array, Array]:
-    """Return Newton's step, and the derivative of the minimizer with respect to t. H is overwritten."""
+    """Return Newton's step, and the derivative of the minimizer with respect to t; overwrite H."""
     n = len(gradient)
     unit = np.sqrt(H.diagonal().clip(1e-300))
     H /= unit

@@ -1,8 +1,9 @@
-"""Maps logits to matrices whose rows and columns have the sum 1, differentiable to any order.
+"""A map from logits to matrices whose rows and columns have the sum 1, differentiable to any order.
 
-The mathematics, with its derivation, is in ``_balancing.py``. For a plain tensor, the graph gets one node.
-Transforms of torch.func, forward mode, derivatives of higher order and torch.export see an autograd Function.
-Its derivative is computed from W by torch's operations, and so is differentiable itself.
+The mathematics, with its derivation, is in ``_balancing.py``. For a plain tensor, the map becomes one node of
+the autograd graph. Transforms of torch.func, forward mode, derivatives of higher order and torch.export use
+an autograd Function instead. The derivative of this Function is computed from W by torch's operations, and
+so is differentiable itself. A graph of torch.compile calls a custom operator.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spectral_param.errors import NotSquareError
 from spectral_param.functional import _balancing as balancing
 from spectral_param.functional._checks import check_matrix, check_real, with_arrays
 
-# Logits that are more than this below the largest logits of their row and column are raised to this distance.
+# After the largest logits of rows and columns are subtracted, logits below -LIMIT are raised to -LIMIT.
 LIMIT = 60.0
 
 
@@ -27,25 +28,26 @@ LIMIT = 60.0
 def doubly_stochastic(T: Tensor) -> Tensor:
     r"""Return the doubly stochastic matrices of logits: positive, with rows and columns of sum 1.
 
-    :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` for the only f and g that make all sums 1. Logits of equal sizes
-    give 1/n; logits that prefer a permutation give nearly this permutation. Adding a number to a row or a
-    column of T does not change W. The spectral norm and the spectral radius of W, and of any product of such
-    matrices, are 1.
+    :math:`W_{ij} = e^{T_{ij} + f_i + g_j}` with numbers f_i and g_j that make all sums 1. W is unique. Equal
+    logits give entries of 1/n; logits that strongly prefer a permutation give nearly this permutation. Adding
+    a number to a row or a column of T does not change W. The spectral norm and the spectral radius of W are
+    1, and so are those of every product of doubly stochastic matrices.
 
     The sums are 1 to rounding, also if W is nearly a permutation or nearly splits into blocks. Entries have
     absolute errors of about eps; the relative errors of small entries are larger. Sinkhorn's alternating
     divisions converge to the same W, but for logits of size 6 and more, their error after twenty steps is 5
-    %. This function takes Newton steps, and computes the gradient by one elimination, without unrolling.
+    %. This function takes Newton steps. The gradient is computed by one elimination, not by differentiating
+    the Newton steps.
 
-    **Limit.** Once the largest entry of each row, and then of each column, is subtracted, logits below -60
-    count as -60. So no T whose entries differ by at most 60 is changed, and every finite T gives a doubly
-    stochastic matrix. The gradient includes this limit.
+    **Limit.** After the largest entry of each row, and then of each column, is subtracted, logits below -60
+    are replaced by -60. So a T whose entries differ by at most 60 is not changed, and every finite T gives a
+    doubly stochastic matrix. The gradient takes this limit into account.
 
     Source: Sinkhorn, "A relationship between arbitrary positive matrices and doubly stochastic matrices"
     (Annals of Mathematical Statistics 35, 1964).
 
     Args:
-        T: Real logits of shape ``(..., n, n)``: for instance, one matrix for each token.
+        T: Real logits of shape ``(..., n, n)``, for instance one matrix for each token.
 
     Returns:
         Tensor of the shape and the dtype of T. In half precision, W is computed in single precision and
@@ -55,7 +57,7 @@ def doubly_stochastic(T: Tensor) -> Tensor:
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
         NotSquareError: If T is not square.
-        UnsupportedDtypeError: If T is complex or of integers.
+        UnsupportedDtypeError: If T has a complex or an integer dtype.
 
     Example:
         >>> W = spectral_param.functional.doubly_stochastic(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
@@ -73,12 +75,12 @@ def doubly_stochastic(T: Tensor) -> Tensor:
 
 
 def evaluate(T: Tensor) -> Map:
-    """Return W of a plain tensor."""
+    """Return the doubly stochastic W of a plain tensor T, as a ``Map`` with its gradient."""
     W = _computed(T)
     version = None if W.is_inference() else W._version
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
-        # The caller may have written to W.
+        # If the caller has written to W in place, W is computed again.
         return (_pull_back(T, W if W._version == version else _computed(T), G),)
 
     return Map(W, pull_back, reference)
@@ -100,7 +102,7 @@ def _working(T: Tensor) -> Tensor:
 
 
 def reduced(T: Tensor) -> Tensor:
-    """Return T with the largest entry 0 in each row and column and none below the limit; NaN stays."""
+    """Return T, shifted to a largest entry of 0 in each row and column and clamped at -LIMIT; NaN stays."""
     X = (T - T.amax(dim=-1, keepdim=True)).clamp(min=torch.finfo(T.dtype).min)
     X = (X - X.amax(dim=-2, keepdim=True)).clamp(min=-LIMIT)
     return torch.where(T.isneginf(), torch.nan, X)
@@ -115,14 +117,14 @@ def _first(W: Tensor, shape: torch.Size) -> Tensor:  # (n, n, B) -> shape
 
 
 def _chunks(T: Tensor) -> list[slice]:
-    """Return slices of matrices that are computed together: on a device, one slice of all."""
+    """Return slices of the batch that are computed together; on a device, one slice contains all matrices."""
     count = T.shape[:-2].numel()
     size = balancing.CHUNK if T.is_cpu else count
     return [slice(first, first + size) for first in range(0, count, size)]
 
 
 def _computed(T: Tensor) -> Tensor:
-    """Return W of a plain tensor."""
+    """Return the doubly stochastic W of a plain tensor T."""
     n, looks = T.shape[-1], T.is_cpu
     W, matrices = torch.empty_like(T, memory_format=torch.contiguous_format), T.reshape(-1, n, n)
     for chunk, out in ((c, W.view(-1, n, n)[c]) for c in _chunks(T)):
@@ -132,7 +134,7 @@ def _computed(T: Tensor) -> Tensor:
 
 
 def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
-    """Return the gradient for T, for the gradient G of W."""
+    """Return the gradient with respect to T, for the gradient G with respect to W."""
     n = T.shape[-1]
     found = torch.empty_like(W)
     logits, values, grads, results = (t.reshape(-1, n, n) for t in (T, W, G, found))
@@ -140,8 +142,8 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
         X = _working(logits[chunk])
         w, g = (_last(_working(t[chunk])).contiguous() for t in (values, grads))
         P = balancing.tangent(w, g).movedim(-1, 0)
-        # If no logit is beyond the limit, the sums of P are zero, and the subtracted maxima do not affect the
-        # gradient.
+        # The row and column sums of P are zero. So if no logit is clamped, the subtraction of the maxima in
+        # `reduced` does not affect the gradient, and its backward pass can be skipped.
         if not T.is_cpu or not bool((X.amax(dim=(1, 2)) - X.amin(dim=(1, 2)) <= LIMIT).all()):
             (P,) = differentiated(reduced, (X,), [P], (True,))  # type: ignore[assignment]
         results[chunk] = P
@@ -149,7 +151,7 @@ def _pull_back(T: Tensor, W: Tensor, G: Tensor) -> Tensor:
 
 
 class _Scaled(torch.autograd.Function):
-    """Reduced logits -> W, with derivatives of every order in every mode."""
+    """The map from reduced logits to W, with derivatives of every order in every mode of torch."""
 
     @staticmethod
     def forward(X: Tensor) -> Tensor:
@@ -180,14 +182,14 @@ class _Scaled(torch.autograd.Function):
 
 
 def reference(T: Tensor) -> Tensor:
-    """Return W by torch's operations, with derivatives of every order in every mode."""
+    """Return W by torch's operations, with derivatives of every order in every mode of torch."""
     if is_compiled():
         return _operator(T)
     W: Tensor = _Scaled.apply(reduced(_working(T)))  # type: ignore[no-untyped-call]
     return W.to(T.dtype)
 
 
-# For compiled graphs: without an operator, the steps would be unrolled in the program.
+# Compiled graphs call this operator. Without an operator, the Newton steps would be unrolled in the program.
 
 
 @torch.library.custom_op("spectral_param::doubly_stochastic", mutates_args=())

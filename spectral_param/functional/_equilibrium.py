@@ -2,34 +2,39 @@ r"""The solution z of z = φ(Wz + c), by Peaceman-Rachford splitting.
 
 φ acts entry by entry, with slopes between 0 and 1. So φ = (I + F)⁻¹ for a monotone F that acts entry by
 entry, and z solves (I - W)z - c + F(z) ∋ 0. Let I - W be strongly monotone in the inner product of Θ², for
-some positive diagonal Θ. This is so if ‖ΘWΘ⁻¹‖ < 1, or if the numerical range of ΘWΘ⁻¹ is left of 1. F is
-monotone in this inner product, too. So the solution is unique, and for every α > 0
+some positive diagonal Θ. (I - W is strongly monotone if ‖ΘWΘ⁻¹‖ < 1, or if the numerical range of ΘWΘ⁻¹ is
+left of 1.) F is monotone in this inner product, too, because F acts entry by entry. So the solution is
+unique.
+
+With V = (I + α(I - W))⁻¹, the iteration
 
 .. math:: w = V (2z - u + αc), \qquad u ← 2w - (2z - u), \qquad z ← (I + αF)^{-1}(u)
 
-converges to it, with V = (I + α(I - W))⁻¹: Winston and Kolter, "Monotone operator equilibrium networks"
-(2020), section 3, for Θ = I; Θ need not be known. Let m be the constant of strong monotonicity, and
-L = ‖Θ(I - W)Θ⁻¹‖. Each step multiplies the distance by at most sqrt(1 - 4αm/(1 + 2αm + α²L²)), which
-is least for α = 1/L: Giselsson and Boyd, "Linear convergence and metric selection for Douglas-Rachford
-splitting and ADMM" (2017).
+makes z converge to the solution for every α > 0. The iteration does not use Θ. The source for Θ = I is
+section 3 of Winston and Kolter, "Monotone operator equilibrium networks" (2020). Let m be the constant of
+strong monotonicity of I - W, and L = ‖Θ(I - W)Θ⁻¹‖. In each step the distance of u from its limit is
+multiplied by at most sqrt(1 - 4αm/(1 + 2αm + α²L²)). This factor is least for α = 1/L, by Giselsson and Boyd,
+"Linear convergence and metric selection for Douglas-Rachford splitting and ADMM" (2017).
 
 The resolvent
 -------------
-z = (I + αF)⁻¹(u) is φ(p) for the p with αp + (1 - α)φ(p) = u. φ itself is the resolvent for α = 1; for ReLU
-it is the resolvent for every α.
+The resolvent z = (I + αF)⁻¹(u) is z = φ(p) for the p with αp + (1 - α)φ(p) = u. For α = 1 the resolvent is φ
+itself. For ReLU the resolvent is φ for every α.
 
 The error
 ---------
-With d = z - w after a step, z = φ(Wz + c + e) for e = (I - W)d - d/α. So d is a residual that is computed
-without a further product.
+Let d = z - w after a step. Then z = φ(Wz + c + e) for e = (I - W)d - d/α. So a small d proves that z nearly
+solves the equation, and no further product with W is needed to see this.
 
 Gradients
 ---------
-With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). A gradient g of z gives the gradients λ of c, with
-λ = D(Wᵀλ + g), and λzᵀ of W. The equation for λ has the same form as the equation for z, with Wᵀ for W and D
-for φ. D is (I + F)⁻¹ for F = D⁻¹ - I, and (I + αF)⁻¹ is D/(D + α(I - D)). Θ⁻¹WᵀΘ and ΘWΘ⁻¹ have the same
-numerical range. So the same iteration converges. A gradient h of λ gives the gradients μ of g, with
-μ = D(Wμ + h), μλᵀ of Wᵀ, and (Wμ + h)∘(Wᵀλ + g) of D.
+With D = diag φ'(Wz + c), dz = (I - DW)⁻¹ D (dW z + dc). Let g be the gradient with respect to z. Then the
+gradient with respect to c is the λ with λ = D(Wᵀλ + g), and the gradient with respect to W is λzᵀ. The
+equation for λ has the same form as the equation for z, with Wᵀ in place of W and D in place of φ. Here D is
+(I + F)⁻¹ for F = D⁻¹ - I, and (I + αF)⁻¹ is D/(D + α(I - D)). Because Θ⁻¹WᵀΘ and ΘWΘ⁻¹ have the same
+numerical range, the same iteration converges to λ. For second derivatives, let h be the gradient with respect
+to λ. Then the gradient with respect to g is the μ with μ = D(Wμ + h), the gradient with respect to Wᵀ is μλᵀ,
+and the gradient with respect to D is (Wμ + h)∘(Wᵀλ + g).
 """
 
 from __future__ import annotations
@@ -46,11 +51,11 @@ from spectral_param._matrices import identity_like
 
 Entrywise = Callable[[Tensor], Tensor]
 
-# The iteration ends when the change is at most this many rounding errors of its terms.
+# The iteration ends when ‖z - w‖ is at most this many times eps, times the sum of the norms of z, u and αc.
 _ROUNDINGS = 4
-# Steps of the estimate of ‖I - W‖.
+# Number of power iterations for the estimate of ‖I - W‖.
 _POWERS = 8
-# Steps of Newton's method and of bisection for the resolvent.
+# Largest number of steps of Newton's method, with bisection, for the resolvent.
 _STEPS = 60
 
 
@@ -58,8 +63,8 @@ class Problem(NamedTuple):
     """Constants of the iterations for one W.
 
     Attributes:
-        V: ``(n, n)``.
-        alpha: α.
+        V: (I + α(I - W))⁻¹, of shape ``(n, n)``.
+        alpha: The step size α of the iteration.
         limit: The largest number of iterations.
     """
 
@@ -72,7 +77,7 @@ class Found(NamedTuple):
     """A solution.
 
     Attributes:
-        z: ``(rows, n)``.
+        z: The solution, of shape ``(rows, n)``.
         iterations: The number of iterations taken.
     """
 
@@ -82,7 +87,7 @@ class Found(NamedTuple):
 
 @full_precision
 def prepared(W: Tensor, limit: int) -> Problem:  # (n, n)
-    """Return V for α = 1/‖I - W‖, where the norm is estimated."""
+    """Return the constants for α = 1/‖I - W‖; the norm is estimated by power iterations."""
     A = identity_like(W) - W.detach()
     x = torch.linspace(1, 2, len(W), dtype=W.dtype, device=W.device)
     for _ in range(_POWERS):
@@ -96,10 +101,10 @@ def solved(problem: Problem, c: Tensor, resolvent: Entrywise, u: Tensor) -> Foun
     """Return the solution z for each row of c, by iterations from u.
 
     Args:
-        problem: V, α and the limit.
-        c: ``(rows, n)``.
-        resolvent: (I + αF)⁻¹.
-        u: The start; to start from a z, pass z + α(Wz + c - z).
+        problem: The constants V and α, and the largest number of iterations.
+        c: The constant terms, one row for each solution, of shape ``(rows, n)``.
+        resolvent: The function u -> (I + αF)⁻¹(u).
+        u: The first u. To start from an approximate solution z, pass z + α(Wz + c - z).
     """
     V, alpha, limit = problem
     shift, z, count = alpha * c, resolvent(u), 0
@@ -125,7 +130,7 @@ def resolvent_of(phi: Entrywise, alpha: float) -> Entrywise:
     """Return (I + αF)⁻¹ for φ = (I + F)⁻¹ with slopes from 0 to 1."""
     if isinstance(phi, torch.nn.ReLU):
         return phi
-    last: list[Tensor] = []  # The p of the previous step, a start near the next p.
+    last: list[Tensor] = []  # The p of the previous step, from which the search for the next p starts.
 
     def resolvent(u: Tensor) -> Tensor:
         p = _root(phi, alpha, u, last[0] if last else u)
@@ -138,8 +143,8 @@ def resolvent_of(phi: Entrywise, alpha: float) -> Entrywise:
 def _root(phi: Entrywise, alpha: float, u: Tensor, p: Tensor) -> Tensor:
     """Return the p with h(p) = αp + (1 - α)φ(p) = u, by Newton's method inside a bracket.
 
-    The slopes of h are between α and 1, in either order. So the root is between p - e/α and p - e for e =
-    h(p) - u.
+    The slopes of h are between α and 1, where α may be smaller or larger than 1. So with e = h(p) - u the
+    root lies between p - e/α and p - e.
     """
     low = torch.full_like(p, -torch.inf)
     high = torch.full_like(p, torch.inf)
@@ -158,7 +163,7 @@ def _root(phi: Entrywise, alpha: float, u: Tensor, p: Tensor) -> Tensor:
 
 
 def value_and_slope(phi: Entrywise, a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return φ(a) and φ'(a), with their graphs if grad mode is on."""
+    """Return φ(a) and φ'(a); both have autograd graphs if grad mode is on."""
     is_recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         leaf = a if a.requires_grad and is_recorded else a.detach().requires_grad_()
@@ -173,11 +178,11 @@ def equilibrium(
     """Return z = φ(Wz + c) for each row, with derivatives of every order, and the number of iterations.
 
     Args:
-        W: ``(n, n)``.
-        c: ``(rows, n)``.
-        phi: φ.
+        W: The weight, of shape ``(n, n)``.
+        c: The constant terms, one row for each solution, of shape ``(rows, n)``.
+        phi: The function φ, which acts entry by entry.
         problem: The constants of the iteration for W.
-        z: A start ``(rows, n)``, None for 0.
+        z: The z from which the iteration starts, of shape ``(rows, n)``; None starts from z = 0.
     """
     with torch.no_grad(), precise(c):
         start = problem.alpha * c if z is None else z + problem.alpha * (z @ W.mT + c - z)
@@ -187,7 +192,7 @@ def equilibrium(
 
 
 class _Equilibrium(torch.autograd.Function):
-    """(W, c, the solution, φ, problem) -> the solution."""
+    """The map (W, c, z, φ, problem) -> z, for the solution z of z = φ(Wz + c)."""
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, c: Tensor, z: Tensor, phi: Entrywise, problem: Problem) -> Tensor:
@@ -207,7 +212,7 @@ class _Equilibrium(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
-    """(W, D, g, problem) -> the solution λ of λ = D(Wλ + g), by rows."""
+    """The map (W, D, g, problem) -> λ, for the solution λ of λ = D(Wλ + g) in each row."""
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, slope: Tensor, g: Tensor, problem: Problem) -> Tensor:
@@ -233,6 +238,6 @@ def _norms(t: Tensor) -> Tensor:  # (rows, n) -> (rows,)
 @full_precision
 @torch.no_grad()
 def residual(W: Tensor, c: Tensor, phi: Entrywise, z: Tensor) -> float:
-    """Return the largest ‖z - φ(Wz + c)‖ of a row, 0 without rows."""
+    """Return the largest ‖z - φ(Wz + c)‖ of all rows; 0 if there are no rows."""
     found = _norms(z - phi(z @ W.mT + c))
     return float(found.max()) if len(found) else 0.0

@@ -1,17 +1,18 @@
 """The exponential of a real matrix, by scaling and squaring.
 
-e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, for which the Taylor
-polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The terms are grouped
-by powers of A⁴ (Paterson and Stockmeyer 1973), which takes six products. Then the result is squared s times.
-The norm is the 1-norm. For a skew-symmetric A a bound of the spectral norm, computed from A⁴, is used
-instead. This bound is up to √n times smaller, and so needs fewer squarings, each of which doubles the
-rounding error.
+The method rests on e^A = (e^{A/2^s})^{2^s}. First, s halvings bring the norm of A below a limit θ, up to
+which the Taylor polynomial of degree 16 is exact to working precision: its remainder is about θ^17/17!. The
+terms are grouped by powers of A⁴ (Paterson and Stockmeyer 1973), so that six matrix products are enough. Then
+the result is squared s times. The norm of A is the 1-norm in general. For a skew-symmetric A, a bound of the
+spectral norm, computed from A⁴, takes the place of the 1-norm. The bound from A⁴ is up to √n times smaller
+than the 1-norm, so fewer squarings are needed. Each squaring doubles the rounding error.
 
-``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, its
-polynomial of degree 8 has a wrong coefficient (github.com/pytorch/pytorch/issues/196592): the error is 3e-5
-in float32, and a recurrence raises the matrix to high powers. Second, its backward pass computes the
-exponential of a matrix of twice the size, which is eight times the work; the backward pass of the products
-below is twice the work of the forward pass.
+``torch.linalg.matrix_exp`` is not used for two reasons. First, for a single matrix of small norm, torch uses
+a polynomial of degree 8 with a wrong coefficient (github.com/pytorch/pytorch/issues/196592). The error of the
+exponential is 3e-5 in float32, and a recurrence raises the matrix to high powers, which amplifies the error.
+Second, the backward pass of ``matrix_exp`` computes the exponential of a matrix of twice the size, which is
+eight times the work of the forward pass. The backward pass in this file is twice the work of the forward
+pass.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ class _Steps(NamedTuple):
     """Intermediate results of scaling and squaring for the backward pass."""
 
     halvings: Array  # s, (..., 1, 1)
-    powers: list[Tensor]  # A to A⁴ of the scaled A
-    sums: list[Tensor]  # The factors of A⁴, from the innermost to the outermost
-    roots: list[Tensor]  # The matrices that are squared
+    powers: list[Tensor]  # A, A², A³ and A⁴ for the scaled A
+    sums: list[Tensor]  # The factors of A⁴ in Horner's scheme, from the innermost to the outermost
+    roots: list[Tensor]  # The matrices that are squared, in order
 
 
 def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
-    """Return the exponentials; the bounds of norms from which s was chosen, on the host; and the steps."""
+    """Return the exponentials, the bounds of norms that determine s (on the host), and the ``_Steps``."""
     limit = (torch.finfo(A.dtype).eps / 2 * math.factorial(_DEGREE + 1)) ** (1 / (_DEGREE + 1))
-    # Each matrix of a batch has its own s, so that a huge or non-finite neighbour does not change its result.
+    # Each matrix of a batch has its own s, so huge or non-finite matrices do not change the other results.
     norm = _norm(A)
     if A.is_cpu:
         least = norm.numpy()
@@ -62,7 +63,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
             least = np.minimum(least, _norm(powers[3]).numpy() ** 0.25 * 2.0**s)
             s = _halvings(least, limit)
     else:
-        # One transfer to the host brings all norms.
+        # All norms and divisors are copied to the host in a single transfer.
         divisor = torch.frexp(norm / limit).exponent.clamp(min=0).to(norm.dtype).exp2()
         powers = _four_powers(A / divisor)
         bound = _norm(powers[3]) ** 0.25 * divisor if skew else norm
@@ -70,7 +71,8 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
         least = np.minimum(*norms)
         tried = np.where(np.isfinite(least), np.log2(divisors), 0)
         s = _halvings(least, limit)
-    # ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁ for a skew A. Surplus halvings are undone exactly.
+    # The bound for a skew A holds because ‖A‖₂⁴ = ‖A⁴‖₂ ≤ ‖A⁴‖₁. If the bound needs fewer halvings than the
+    # 1-norm, the surplus halvings are undone exactly, because they are powers of two.
     if tried is not s and (back := tried - s).any():
         powers = [power * _powers_of_two(back * k, A) for k, power in enumerate(powers, start=1)]
     identity = identity_like(A)
@@ -92,7 +94,7 @@ def _scale_and_square(A: Tensor, skew: bool) -> tuple[Tensor, Tensor, _Steps]:
 
 
 def _halvings(norm: Array, limit: float) -> Array:
-    """Return s for each norm; 0 if the norm is not finite."""
+    """Return the number s of halvings for each norm; s = 0 for a norm that is not finite."""
     sizes = np.where(np.isfinite(norm), norm / limit, 1)
     return np.ceil(np.log2(np.maximum(sizes, 1)))
 
@@ -103,14 +105,14 @@ def _four_powers(A: Tensor) -> list[Tensor]:
 
 
 def _powers_of_two(exponents: Array, A: Tensor) -> Any:
-    """Return the powers: one number, or one number for each matrix of A."""
+    """Return 2 to the power of the exponents: a float, or a tensor with one number for each matrix of A."""
     if exponents.size == 1:
         return 2.0 ** exponents.item()
     return torch.from_numpy(2.0**exponents).to(A.dtype).to(A.device, non_blocking=True)
 
 
 def _choices(s: Array, A: Tensor) -> Tensor | None:
-    """Return s on the device of the matrices, or None if all have the same s."""
+    """Return s as a tensor on the device of A, or None if there is only one s."""
     return None if s.size == 1 else torch.from_numpy(s).to(A.dtype).to(A.device, non_blocking=True)
 
 
@@ -138,7 +140,7 @@ def _pull_back(steps: _Steps, G: Tensor) -> Tensor:
 
 
 def _evaluated(A: Tensor, skew: bool) -> tuple[Map, Tensor]:
-    """Return the exponentials of plain tensors as a map, and the norms from which s was chosen."""
+    """Return the exponentials of plain tensors as a ``Map``, and the norms that determine s."""
     E, norm, steps = _scale_and_square(A, skew)
     return Map(E, lambda G, _: (_pull_back(steps, G),), lambda A: _scale_and_square(A, skew)[0]), norm
 
@@ -171,14 +173,15 @@ def exponential(A: Tensor) -> Tensor:
     check_square(A, "exponential")
     check_real(A, "exponential", "Use torch.linalg.matrix_exp for a complex one.")
     if is_traced(A) or is_wrapped(A):
-        # While a graph is recorded, s cannot depend on the values of A. One polynomial of torch.matrix_exp
-        # has a wrong coefficient; torch does not take this polynomial for a batch of two matrices.
+        # While a program is traced, s cannot depend on the values of A, so torch's function is used. A batch
+        # of two matrices avoids the polynomial of torch.linalg.matrix_exp that has a wrong coefficient.
         both: Tensor = torch.linalg.matrix_exp(torch.stack([A, A]))
         return both[0]
     return apply(lambda A: _evaluated(A, skew=False)[0], lambda A: _scale_and_square(A, skew=False)[0], A)
 
 
-# From this norm on, squaring leaves fewer than five correct digits in single precision, eleven in double.
+# Above this norm, squaring leaves fewer than 5 correct digits in single precision, and fewer than 11 digits
+# in double precision.
 _LARGE = 64.0
 
 
@@ -190,10 +193,11 @@ def _by_schur_form(A: Tensor) -> Tensor:
 
 @full_precision
 def skew_exponential(A: Tensor) -> Tensor:  # (..., n, n)
-    """Return the exponential of real skew-symmetric matrices, orthogonal up to rounding for every A.
+    """Return the exponential of real skew-symmetric matrices; it is orthogonal up to rounding for every A.
 
-    For a large norm, the values come from the real Schur form of A in double precision, whose blocks become
-    rotations. The derivatives come from :func:`exponential`, with an error proportional to the norm.
+    For a large norm, the values come from the real Schur form of A in double precision: the exponential of
+    each of its blocks is a rotation. The derivatives come from :func:`exponential`, with an error
+    proportional to the norm.
     """
     return apply(_evaluated_skew, exponential, A)
 
@@ -205,9 +209,9 @@ def _evaluated_skew(A: Tensor) -> Map:
         return known
     large = large.to(A.device, non_blocking=True)
     exact = _by_schur_form(to_double(torch.where(large, A, 0)))
-    # The computed basis of the Schur form is orthogonal only up to a few rounding errors.
+    # One Newton-Schulz step: the computed Schur basis is orthogonal only up to a few rounding errors.
     exact = to_like(1.5 * exact - 0.5 * exact @ (exact.mT @ exact), A)
-    lost = large & ~known.value.isfinite()  # Such entries have no derivative.
+    lost = large & ~known.value.isfinite()  # Squaring overflowed: these entries get the derivative zero.
 
     def pull_back(G: Tensor, needed: tuple[bool, ...]) -> Sequence[Tensor | None]:
         return known.pull_back(G.masked_fill(lost, 0), needed)
@@ -223,22 +227,23 @@ def _evaluated_skew(A: Tensor) -> Map:
 def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (..., m, n) -> (..., m, n)
     r"""Return the end of the geodesic from a base with orthonormal columns in the direction of a real T.
 
-    The tangent vector is base·A + B with A the skew-symmetric part of baseᵀT and B = (I - base·baseᵀ)T. With
-    a number s > 0 and the columns [E₁; E₂] of the exponential of 2n × 2n matrices,
+    The tangent vector is base·A + B, where A is the skew-symmetric part of baseᵀT and B = (I - base·baseᵀ)T.
+    Let s > 0 be a number, and [E₁; E₂] the first n columns of the exponential of a 2n × 2n matrix:
 
     .. math:: W = \mathrm{base}\, E_1 + B E_2 / s, \qquad
               \begin{pmatrix} E_1 & * \\ E_2 & * \end{pmatrix} =
               \exp \begin{pmatrix} A & -B^T B / s \\ s I & 0 \end{pmatrix} .
 
-    This is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which is not
-    differentiable at B = 0. The number s is the size of T, so that the matrix is nearly skew. Alternatively,
-    the m × m exponential of the skew matrix B·baseᵀ - base·Bᵀ + base·A·baseᵀ is applied to the base. This is
-    cheaper for m < 2n, and orthogonal to rounding for every T; so it is also used for a large T.
+    This formula is Theorem 2.1 of Edelman, Arias and Smith (1998) without its QR decomposition, which is not
+    differentiable at B = 0. The number s is the larger one of 1 and the Frobenius norm of T, so that the
+    2n × 2n matrix is not far from skew. Alternatively, W is the m × m exponential of the skew matrix B·baseᵀ
+    - base·Bᵀ + base·A·baseᵀ, times the base. This second formula is used for m < 2n, where it is cheaper, and
+    for a large T, because its result is orthogonal to rounding for every T.
     """
     m, n = T.shape[-2:]
     given = T
     base, T = to_double(base), to_double(T)
-    # One Newton-Schulz step: the base is orthonormal to the precision of T's dtype only.
+    # One Newton-Schulz step: the columns of the base are orthonormal only to the precision of T's dtype.
     base = 1.5 * base - 0.5 * base @ (base.mT @ base)
     C = base.mT @ T
     A = (C - C.mT) / 2
@@ -252,7 +257,8 @@ def tangent_exponential(base: Tensor, T: Tensor) -> Tensor:  # (..., m, n), (...
     below = torch.cat([s * identity_like(A).expand_as(A), torch.zeros_like(A)], dim=-1)
     block = torch.cat([above, below], dim=-2)
     if values and not T.is_cpu:
-        # The host waits once for the device, for the norm, which is at least the size of T.
+        # The host waits only once for the device, to read the 1-norm of the 2n × 2n matrix. This norm is at
+        # least ‖T‖_F, because the matrix contains s·I.
         known, norm = _evaluated(block.detach(), skew=False)
         if not bool((norm <= _LARGE).all()):
             return to_like(_rotated(base, A, B), given)

@@ -1,18 +1,19 @@
 r"""For a given GRU or LSTM, the nearest weights for which a contraction rate r is proven.
 
-For a fixed scaling d the proof is one inequality g_i <= r for each unit i, with the comparison functions g_i
-of ``_comparison.py``. Here g_i depends only on the rows of unit i: of \|U\| in all gates, and of \|W\| and b
-in the gate that holds the state (z of a GRU, f of an LSTM). So the nearest member for this d is found unit by
-unit. Let X be these numbers for the member and X⁰ for the given weights. Then X = max(X⁰ - λ ∂g/∂X, 0),
-without the maximum for b, for the λ >= 0 with g(X) = r. Each sweep takes the slopes at the X where the last
-sweep ended, and finds λ by bisection. The outer search is over log d, by L-BFGS: the slope of half the
-squared distance is Σ_i λ_i ∂g_i/∂ log d.
+For a fixed scaling d of the states, the rate r is proven if g_i <= r for each unit i, with the comparison
+functions g_i of ``_comparison.py``. Here g_i depends only on the rows of unit i: of \|U\| in all gates, and
+of \|W\| and b in the gate that holds the state (z of a GRU, f of an LSTM). So the nearest weights for this d
+are found unit by unit. Let X be the entries on which g_i depends, and X⁰ their values for the given weights.
+The nearest X is max(X⁰ - λ ∂g/∂X, 0) (without the maximum for the entry b), for the λ >= 0 with g(X) = r.
+Each sweep takes the slopes ∂g/∂X at the X where the last sweep ended, and finds λ by bisection. The outer
+search is over log d, by L-BFGS. Half the squared distance of X from X⁰ has the derivative
+Σ_i λ_i ∂g_i/∂ log d.
 
-The unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. With
-forget gates of at most f̄, and with the part R of δc⁺ that comes from differences of h, the least d_c with
-δc⁺ <= r d_c is R/(r - f̄), and so g = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
+Each unit of an LSTM has the states h and c. For a scaling d of h, the best scaling of c has a formula. Let
+the forget gates be at most f̄, and let R be the part of δc⁺ that comes from differences of h. Then the least
+d_c with δc⁺ <= r d_c is R/(r - f̄), and so g = (r R/(r - f̄) + ¼ \|U_o\| d)/d.
 
-The set is not convex, so the result is a local optimum.
+The set of weights with a proven rate r is not convex, so the result is only a local optimum.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from spectral_param.functional._network_contraction import Contraction, Proof, p
 from spectral_param.functional._recurrent_modules import check_input_bound, torch_layers
 
 _NAME = "contracting_"
-# Number of sweeps for each d (starting from the slopes for the previous d), and for the last d.
+# Number of sweeps for each d, where the slopes for the previous d are the start, and for the last d.
 _SWEEPS, _LAST = 2, 20
 _BISECTIONS, _STEPS = 30, 40
-# Largest \|log d\|, so that the condition of d stays below 1e10.
+# Largest modulus of an entry of log d, so that quotients of entries of d are below e^23, about 1e10.
 _REACH = 11.5
-# Recurrent weights are scaled further by 1 minus these numbers, tried in order: stacked layers that all reach
-# a rate have a slightly larger common rate.
+# Recurrent weights are finally scaled by 1 minus one of these margins, tried in order. A stack needs a
+# margin, because the rate proven for the stack is slightly larger than the rates of its layers.
 _MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 #: X ``(n, k)`` and log d ``(n,)`` -> h ``(n,)``.
@@ -52,7 +53,7 @@ Growth = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Tensors(NamedTuple):
-    """The parameters of one layer in one direction."""
+    """The parameters of one layer of a network, in one direction."""
 
     W: Tensor
     U: Tensor
@@ -95,7 +96,11 @@ def move_gates_(module: nn.Module, rate: float, input_bound: float | None) -> Co
 
 
 def _check(module: nn.Module, rate: float, input_bound: float | None) -> None:
-    """Raise the errors of scaling, except those about the gate that holds the state, which moves here."""
+    """Raise the errors of :func:`scale_gates_`, except errors about the gate that holds the state.
+
+    The check runs on a copy with recurrent weights of zero and biases of -1000, so that this gate is closed
+    if a bound of the inputs is known.
+    """
     trial = copy.deepcopy(module)
     if not is_parametrized(trial):
         for name, parameter in trial.named_parameters():
@@ -118,7 +123,7 @@ def _tensors(module: Any) -> list[_Tensors]:
 
 
 def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin: float) -> None:
-    """Write the weights found, moved slightly inside for rounding; unchanged weights keep their bits."""
+    """Write the weights found, slightly reduced to allow for rounding; keep weights that did not move."""
     n, rows, eps = layer.units, _held(layer), torch.finfo(tensors.U.dtype).eps
     U, W, b = (torch.from_numpy(part) for part in (layer.hidden, layer.inputs[rows], layer.bias[rows]))
     p = X[:, : len(U)].unflatten(1, (-1, n)).transpose(0, 1).flatten(0, 1)
@@ -129,22 +134,22 @@ def _write(tensors: _Tensors, start: _Tensors, layer: Weights, X: Tensor, margin
     tensors.W[rows] = to_like(w, tensors.W)
     change = X[:, -1] * 2**0.5 - b
     for bias, old in zip(tensors.biases, start.biases, strict=True):
-        # Each bias gets half of the change, minus a margin for the rounding of both.
+        # Each of the two biases gets half of the change, minus a margin for the rounding of both biases.
         half = to_like(change / 2 - 8 * eps * (1 + b.abs()), old)
         bias[rows] = torch.where(to_like(change, old) < -8 * eps, old[rows] + half, old[rows])
 
 
 def _held(layer: Weights) -> slice:
-    """Return the rows of the gate that holds the state: the second one, z of a GRU or f of an LSTM."""
+    """Return the rows of the gate that holds the state: the second gate, z of a GRU or f of an LSTM."""
     return slice(layer.units, 2 * layer.units)
 
 
 class _Search:
-    r"""The search for one layer in one direction.
+    r"""The search for the nearest weights of one layer in one direction.
 
-    X consists of \|U\| of all gates, and of \|W\| and b/√2 of the gate that holds the state. b is the sum of
-    two biases: if each moves by half the change of b, the sum of their squared changes is the squared change
-    of b/√2.
+    X consists of \|U\| of all gates, and of \|W\| and b/√2 of the gate that holds the state. Here b is the
+    sum of two biases. If each bias moves by half the change of b, the sum of the two squared changes is the
+    squared change of b/√2.
     """
 
     def __init__(self, layer: Weights, rate: float, has_bias: bool) -> None:
@@ -154,7 +159,7 @@ class _Search:
         self.given = torch.cat([U, W, b[:, None] / 2**0.5], dim=1)
         self.lower = torch.zeros_like(self.given)
         self.lower[:, -1] = -math.inf
-        # Numbers on which no bound depends, and the entries for missing parameters, are not changed.
+        # Entries of X on which the proof does not depend, and entries for missing biases, do not move.
         self.moves = torch.ones_like(self.given)
         holds = layer.kind == "GRU" and not layer_is_bounded(layer)
         if holds:
@@ -186,11 +191,11 @@ class _Search:
         return self.best
 
     def distance(self, log_d: Array, sweeps: int = _SWEEPS) -> tuple[float, Array]:
-        """Return half the squared distance of the nearest X for this d, and its derivative by log d."""
+        """Return half the squared distance of the nearest X for this d, and the derivative by log d."""
         x = torch.from_numpy(np.array(log_d))
         for _ in range(sweeps):
             slopes = self._slopes(self.last, x)[0] * self.moves
-            # Slopes are averaged over sweeps, because the slopes of the maximum over ν jump.
+            # Slopes are averaged over sweeps, because the slopes of g jump where the maximizing ν jumps.
             self.slopes = slopes if self.slopes is None else (self.slopes + slopes) / 2
             self.last, multiplier = self._along(self.slopes, x)
             value = float((self.last - self.given).square().sum()) / 2
@@ -199,7 +204,7 @@ class _Search:
         return value, self._slopes(self.last, x, multiplier)[1].numpy()
 
     def _slopes(self, X: Tensor, x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of each g_i by row i of X, and of the sum of all weights_i g_i by log d."""
+        """Return the derivatives of Σ_i weights_i g_i by X and by log d; no weights mean weights of 1."""
         with torch.enable_grad():
             X, x = X.clone().requires_grad_(), x.clone().requires_grad_()
             h = self.growth(X, x)
@@ -207,7 +212,7 @@ class _Search:
         return of_X, of_x
 
     def _along(self, slopes: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return X for the least λ >= 0 with g(X) <= r, and λ of each unit."""
+        """Return X = X⁰ - λ slopes, clamped, and λ of each unit, for the least λ >= 0 with g(X) <= r."""
         floor = 1e-6 * slopes.amax(dim=1, keepdim=True) * self.moves
         slopes = torch.maximum(slopes, floor)
         low = torch.zeros_like(x)
@@ -228,7 +233,7 @@ class _Search:
 
 
 def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
-    """Return the comparison function g(X, log d) of a layer; g_i <= r for all units i proves the rate r."""
+    """Return the comparison function g(X, log d) of a layer: g_i <= r for all units i proves the rate r."""
     n, gates = layer.units, len(layer.hidden) // layer.units
     bound = layer.input_bound if math.isfinite(layer.input_bound) else 0.0
     candidate = torch.from_numpy(np.abs(layer.candidate_bias))
@@ -252,7 +257,8 @@ def _growth(layer: Weights, rate: float, holds: bool) -> Growth:
         (i, f, g, o), _, argument = parts(X, log_d)
         held = torch.sigmoid(argument)
         R = _largest(i / 4, g) + (1 + argument.clamp(max=50).exp()) * f / 4
-        # g of a unit whose forget gate reaches the rate: larger than any rate, and increasing with the gate.
+        # If the forget gate of a unit reaches the rate, no d_c exists. Then g is set to a value that exceeds
+        # every rate and increases with the argument of the gate.
         outside = 1e3 + argument + R
         return torch.where(held < rate, rate * R / (rate - held).clamp(min=1e-9) + o / 4, outside)
 

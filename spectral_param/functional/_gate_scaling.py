@@ -20,9 +20,10 @@ from spectral_param.functional._recurrent_modules import check_input_bound, refu
 
 _NAME = "contracting_"
 _KINDS = (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell)
-# Relative margins between the rates of single layers and the requested rate, tried in order; 0 for one layer.
-# If each of several stacked layers has a rate, the rate proven for all of them is slightly larger. Bisection
-# finds the margin to ``_CLOSE``, between the last two tried.
+# Each layer by itself gets the requested rate times 1 minus a margin. Margins are tried in order. For a
+# single layer the margin 0 is enough. A stack needs a larger margin, because the rate proven for the stack is
+# slightly larger than the rates of its layers. Bisection between the last two margins tried finds the least
+# margin to ``_CLOSE``.
 _MARGINS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 _CLOSE = 1e-8
 
@@ -65,7 +66,7 @@ def scale_gates_(module: nn.Module, rate: float, input_bound: float | None) -> C
 
 
 class _Scaling:
-    """Scales the recurrent weights of each layer, so that all layers together have a rate."""
+    """Scales the recurrent weights of each layer, so that the stack of all layers has the requested rate."""
 
     def __init__(self, module: nn.Module, layers: Sequence[Sequence[Weights]], rate: float) -> None:
         self.module, self.rate, self.bound = module, rate, layers[0][0].input_bound
@@ -74,10 +75,10 @@ class _Scaling:
         self.kept = [weight.clone() for weight in self.weights]
 
     def search(self) -> None:
-        """Scale by the largest factors found.
+        """Scale the recurrent weights by the largest factors found.
 
         Raises:
-            NotProvenError: If no factor is found. The weights are then unchanged.
+            NotProvenError: If no factors give the rate. The weights are then unchanged.
         """
         least, most = [0.0] * len(self.weights), [1.0] * len(self.weights)
         failed = 0.0
@@ -103,7 +104,7 @@ class _Scaling:
         self.multiply(factors)
 
     def scale(self, margin: float, least: Sequence[float], most: Sequence[float]) -> list[float]:
-        """Scale each layer to a rate by itself, and return the factors, between ``least`` and ``most``."""
+        """Scale each layer to the rate times 1 - ``margin``, by factors from ``least`` to ``most``."""
         rate, ranges = self.rate * (1 - margin), zip(self.layers, self.weights, least, most, strict=True)
         factors = [_factor(layer, rate, weight.dtype, low, high) for layer, weight, low, high in ranges]
         self.multiply(factors)
@@ -114,7 +115,7 @@ class _Scaling:
             weight.copy_(start * t)
 
     def is_proven(self) -> bool:
-        """Return whether all layers together have the rate."""
+        """Return whether the stack of all layers is proven to have the rate."""
         return _is_proven(prove(torch_layers(self.module, self.bound, _NAME)), self.rate)
 
 
@@ -130,7 +131,7 @@ def _recurrent(module: Any) -> list[Tensor]:
 
 
 def _check_possible(layer: Weights, rate: float) -> None:
-    """Raise if no factor, however small, gives the recurrent weights the rate."""
+    """Raise if the layer does not have the rate even with recurrent weights of zero."""
     reach = layer.scaled(0.0).reach()[0]
     unit = int(np.argmax(reach))
     if reach[unit] < rate or (layer.kind == "GRU" and rate == 1):
@@ -156,9 +157,9 @@ def _argument(inputs: Array, bias: float, input_bound: float) -> float:
 
 
 def _factor(layer: Weights, rate: float, dtype: torch.dtype, least: float, most: float) -> float:
-    """Return the largest t, to 1e-8, for which a layer has the rate by itself, with rounded weights.
+    """Return the largest factor t, to 1e-8, for which a layer with the rounded weights tU has the rate.
 
-    The layer must have the rate for t = ``least``; t is at most ``most``.
+    The layer must have the rate for t = ``least``. The result is at most ``most``.
     """
     if has_rate(layer.scaled(most), rate):
         return most

@@ -29,19 +29,19 @@ def as_array(t: Tensor) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """One layer in one direction.
+    """The weights of one layer in one direction, in double precision.
 
     Attributes:
-        name: For messages.
-        kind: Which equations the layer has.
-        hidden: U, ``(gates · n, n)``, in torch's order of the gates.
-        inputs: W, ``(gates · n, m)``.
-        bias: The sum of both biases, ``(gates · n,)``. Unused for "RNN".
-        candidate_bias: b_hn of a GRU, ``(n,)``.
-        input_bound: The largest entry of an input; infinite if none is known.
-        output_bound: The largest entry of a state; infinite for ReLU.
+        name: The name of the layer, for messages.
+        kind: The kind of recurrence: "RNN", "GRU" or "LSTM".
+        hidden: The recurrent weight U, ``(gates · n, n)``, in torch's order of the gates.
+        inputs: The input weight W, ``(gates · n, m)``, in the same order of the gates.
+        bias: The sum of the input bias and the recurrent bias, ``(gates · n,)``. Not used for "RNN".
+        candidate_bias: The recurrent bias b_hn of the candidate of a GRU, ``(n,)``.
+        input_bound: A bound on the moduli of the entries of an input; infinite if no bound is known.
+        output_bound: A bound on the moduli of the entries of h; infinite for ReLU.
         limit: The largest arguments of the update gates, ``(n,)``, if the arguments are clamped.
-        scaling: A d that proves a rate, ``(n,)``, if such a d is known.
+        scaling: A scaling d of the states that proves a rate, ``(n,)``, or None if no such d is known.
     """
 
     name: str
@@ -70,20 +70,20 @@ class Weights:
         return dataclasses.replace(self, hidden=factor * self.hidden)
 
     def gate(self, name: str) -> tuple[Array, Array, Array]:
-        """Return |U|, |W| and b of a gate: r, z, n of a GRU, i, f, g, o of an LSTM."""
+        """Return |U|, |W| and b of the gate ``name``: r, z or n of a GRU, and i, f, g or o of an LSTM."""
         names = {"GRU": "rzn", "LSTM": "ifgo", "RNN": "n"}[self.kind]
         n = self.units
         rows = slice(names.index(name) * n, (names.index(name) + 1) * n)
         return np.abs(self.hidden[rows]), np.abs(self.inputs[rows]), self.bias[rows]
 
     def reach(self) -> tuple[Array, Array]:
-        """Return the largest values of the gate that holds the state (z̄ or f̄), and 1 minus them."""
+        """Return the largest values (z̄ or f̄) of the gate that holds the state, and 1 minus these values."""
         U, W, b = self.gate("z" if self.kind == "GRU" else "f")
         rows, inputs = U.sum(axis=1), W.sum(axis=1)
-        # A gate without inputs is bounded even if no bound of the inputs is known.
+        # A gate whose input weights are zero is bounded even if no bound of the inputs is known.
         with np.errstate(invalid="ignore"):
             inputs = np.where(inputs > 0, inputs * self.input_bound, 0.0)
-        # Terms of this sum have both signs, unlike in the other sums, so its rounding error is relative to
+        # The bias b can be negative, so terms of this sum can cancel. So the rounding error is relative to
         # the sum of the moduli.
         rounding = (sum(U.shape) + W.shape[1] + 8) * _EPS
         a = np.minimum(inputs + rows + b + rounding * (inputs + rows + np.abs(b)), self.limit)
@@ -91,16 +91,16 @@ class Weights:
             return 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
 
     def cell_bound(self) -> Array:
-        """Return κ, the bound of the cells of an LSTM; infinite where a forget gate reaches 1."""
+        """Return the bound κ of the cells of an LSTM; it is infinite where a forget gate can reach 1."""
         with np.errstate(divide="ignore"):
             return 1 / self.reach()[1]
 
     def comparison(self, reads: bool, holds: bool = False) -> Layer:
-        """Return the comparison function.
+        """Return the comparison function of the layer.
 
         Args:
-            reads: Whether the inputs of two runs may differ, as for a later layer.
-            holds: Whether only the rate 1 is to be proven, for which the update gates of a GRU may reach 1.
+            reads: Whether the inputs of the two compared runs may differ, as for every layer after the first.
+            holds: Whether to prove only the rate 1, for which the update gates of a GRU may reach 1.
         """
         if self.kind == "RNN":
             linear = self._beside(self.gate("n"), reads)
@@ -109,7 +109,7 @@ class Weights:
         return self._gru(reads, holds) if self.kind == "GRU" else self._lstm(reads)
 
     def parts(self, d: Array) -> dict[str, float]:
-        """Return the average contribution of each gate to g(d)/d, for messages."""
+        """Return the contribution of each gate to g(d)/d, averaged over the units, for messages."""
         h = d[: self.units]
         found = {}
         for name, label in _LABELS[self.kind].items():
@@ -128,7 +128,7 @@ class Weights:
         return np.concatenate([U, W], axis=1) if reads else U
 
     def _products(self) -> Array:
-        """Return q, the largest |U_n h + b_hn|."""
+        """Return the bounds q of |U_n h + b_hn| for all h with entries in [-1, 1]."""
         found: Array = self.gate("n")[0].sum(axis=1) + np.abs(self.candidate_bias)
         return found
 
@@ -151,13 +151,13 @@ class Weights:
         i, forget, g, o = (self._beside(self.gate(name), reads) for name in "ifgo")
 
         def placed(of_h: Array, of_c: Array | None = None) -> Array:
-            """Return the columns of h, c and the inputs."""
+            """Return a matrix with the columns in the order h, c, inputs."""
             c = np.zeros((n, n)) if of_c is None else of_c
             return np.concatenate([of_h[:, :n], c, of_h[:, n:]], axis=1)
 
         cell = placed(self.cell_bound()[:, None] / 4 * forget, np.diag(f))
         crossed, squared = placed(i / 4), placed(g)
-        # h stands above c, in torch's order.
+        # The rows of h stand above the rows of c, in torch's order of the two states.
         return Layer(
             np.concatenate([cell + placed(o / 4), cell]),
             np.concatenate([crossed, crossed]),
@@ -167,7 +167,7 @@ class Weights:
 
 
 def has_rate(layer: Weights, rate: float) -> bool:
-    """Return whether a layer by itself is proven to have this rate, which is at most 1."""
+    """Return whether a layer by itself is proven to contract at ``rate``, which must be at most 1."""
     if layer_is_bounded(layer) and comparison_root([layer.comparison(False)], rate).rate <= rate:
         return True
     if layer.kind != "GRU" or rate < 1:
@@ -176,5 +176,8 @@ def has_rate(layer: Weights, rate: float) -> bool:
 
 
 def layer_is_bounded(layer: Weights) -> bool:
-    """Return whether the gate that holds the state stays below 1: needed for rates below 1 and for LSTMs."""
+    """Return whether the gate that holds the state stays below 1.
+
+    An LSTM needs this property for every rate, and a GRU for rates below 1.
+    """
     return layer.kind == "RNN" or bool((layer.reach()[1] > 0).all())

@@ -5,43 +5,49 @@ unitary matrix as
 
 .. math:: W = D\, F^{(1)} F^{(2)} \cdots F^{(L)},
 
-where D is a diagonal of phases and each F a layer of rotations of disjoint pairs of coordinates.
+where D is a diagonal of phases, and each F is a layer of rotations of disjoint pairs of coordinates.
 
-- ``"rectangular"``: odd layers rotate (1,2), (3,4), …, even layers (2,3), (4,5), … Any L is possible. L = n
-  layers have n(n-1)/2 rotations and reach every unitary matrix (Clements et al. 2016).
-- ``"fft"``: layer i rotates pairs at distance n/2^i, and L = log2 n.
+- ``"rectangular"``: odd layers rotate the pairs (1,2), (3,4), …, and even layers rotate (2,3), (4,5), … Any
+  number L of layers is possible. L = n layers have n(n-1)/2 rotations and reach every unitary matrix
+  (Clements et al. 2016).
+- ``"fft"``: layer i rotates pairs of coordinates at the distance n/2^i, and L = log2 n.
 
 Here a rotation is
 
 .. math:: R(θ, φ) = \begin{pmatrix} e^{iφ}\cosθ & -\sinθ \\ e^{iφ}\sinθ & \cosθ \end{pmatrix}.
 
-The paper's eq. (4) has e^{iφ} in the first *row*. docs/derivation_structured.md says why we differ.
+Eq. (4) of Jing et al. has e^{iφ} in the first *row* instead of the first column. The reason for the
+difference is on the page docs/derivation_structured.md.
 
 Blocks
 ------
-A single layer does little arithmetic but reads the whole input. L = n layers one by one would be slow, and
-autograd would store n matrices of n x n entries. So K consecutive layers are first merged into dense blocks,
-all groups at once. In the FFT order, K layers act within sets of 2^K coordinates. In the rectangular order
-the coordinates are cut into windows of 2K. The rotations of K layers that depend on one window alone form a
-triangle, which loses one coordinate per layer at either end; the others form triangles around the ends of the
-windows. In both orders K layers become one or two products with a block-diagonal matrix of blocks 2K x 2K or
-2^K x 2^K. This takes 4 n K multiplications for each vector instead of 2 n K, but all of them in ``bmm``.
+Applied one by one, L = n layers would be slow, because each layer reads the whole input but does little
+arithmetic. Autograd would also store n matrices of n x n entries. So K consecutive layers are first merged
+into dense blocks, for all groups of K layers at once. In the FFT order, K layers act within sets of 2^K
+coordinates. In the rectangular order, the coordinates are cut into windows of 2K. The rotations of K layers
+that depend on a single window form a triangle, which loses one coordinate per layer at either end. The other
+rotations form triangles around the boundaries between windows. In the FFT order, K layers become one product
+with a block-diagonal matrix of blocks 2^K x 2^K. In the rectangular order, K layers become two products with
+block-diagonal matrices of blocks 2K x 2K. The two products take 4 n K multiplications for each vector instead
+of 2 n K, but all multiplications are done by ``bmm``.
 
 The inverse: from a matrix to its rotations
 -------------------------------------------
-Rectangular order (Clements et al. 2016, "Optimal design for universal multiport interferometers"). Layers j
-run from 1, on the left, to L; coordinates p from 0. A rotation of layer j on the coordinates p, p+1 belongs
-to the ray e = p - j. A ray can be removed from the right, from layer L down to layer 1, once all rays below
-it are removed; or from the left, from layer 1 up to layer L, once all rays above it are removed. To remove a
-rotation from the right, its angles are read from rows of the remaining product that column p+1 reaches and
-column p does not: there, columns p and p+1 are a multiple of (e^{iφ} sin θ, cos θ). Through the remaining
-rays a column climbs by one coordinate per layer, so column p+1 reaches row p+1 + min(j-1, rays above), and
-column p reaches row p + min(j-2, rays above), neither beyond n-1. For removal from the left the same holds,
-with rows and columns exchanged, and also up and down. This is the order of the paper, and it succeeds for
-every unitary matrix to machine precision.
+The rectangular order is factored by the method of Clements et al. (2016), "Optimal design for universal
+multiport interferometers". Layers j run from 1, on the left, to L; coordinates p run from 0. A rotation of
+layer j on the coordinates p, p+1 belongs to the ray e = p - j. A ray e can be removed from the right, from
+layer L down to layer 1, once all rays of smaller e are removed. A ray e can be removed from the left, from
+layer 1 up to layer L, once all rays of larger e are removed. Consider the remaining product before a rotation
+is removed from the right. In rows where column p is zero without this rotation, the entries in the columns p
+and p+1 are a multiple of (e^{iφ} sin θ, cos θ), which gives the angles. Let q be the number of remaining rays
+with larger e. The nonzero part of a column grows by at most one row per layer, and by at most q rows in all.
+So column p+1 can be nonzero down to row p+1 + min(j-1, q), and column p without the rotation only down to row
+p + min(j-2, q); no row index exceeds n-1. For removal from the left, rows and columns are exchanged, and so
+are up and down. Clements et al. use the same order of removal, which succeeds for every unitary matrix to
+machine precision.
 
 A rotation removed from the left is diag(1, e^{iψ}) R(θ, 0) instead of R(θ, φ), because D is to the left of
-the rotations. At the end the diagonals are moved to the left: R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
+the rotations. At the end all diagonals are moved to the left, by R(θ, 0) diag(a, b) = b R(θ, arg a - arg b).
 """
 
 from __future__ import annotations
@@ -76,7 +82,7 @@ def max_layers(n: int, order: Order) -> int:
     """
     if order == "rectangular":
         return n
-    n = int(n)  # In torch.jit.trace, sizes are tensors.
+    n = int(n)  # While torch.jit.trace runs, sizes are tensors.
     if n & (n - 1):
         raise ValueError(
             f"order='fft': expected a size that is a power of two, got n = {n}. Take n = "
@@ -86,7 +92,7 @@ def max_layers(n: int, order: Order) -> int:
 
 
 def num_rotations(n: int, layers: int, order: Order) -> int:
-    """Return the number of rotations in these layers."""
+    """Return the number of rotations in the first ``layers`` layers."""
     if order == "fft":
         return layers * (n // 2)
     return (layers + 1) // 2 * (n // 2) + layers // 2 * ((n - 1) // 2)
@@ -96,24 +102,26 @@ def num_rotations(n: int, layers: int, order: Order) -> int:
 def givens_operator(
     theta: Tensor, phi: Tensor | None, d: Tensor, *, order: Order = "rectangular"
 ) -> Callable[[Tensor], Tensor]:
-    """Return the function h -> h Wᵀ on rows, W = diag(d) F¹ ⋯ F^L, without forming W.
+    """Return the function h -> h Wᵀ on rows, for W = diag(d) F¹ ⋯ F^L, without forming W.
 
-    Numbers that depend only on the angles are computed once, for all calls of the function.
+    The blocks that depend only on the angles are computed once, for all calls of the function.
 
     Args:
-        theta: Angles, shape ``(..., r)``: first for F¹, then for F² and so on, each from top to bottom. The
-            number of layers follows from r, which is n(n-1)/2 for L = n.
-        phi: Phases of the rotations, of the shape of theta; None for real rotations.
-        d: Diagonal, shape ``(..., n)``: signs, or phases of modulus 1.
+        theta: Angles of the r rotations, shape ``(..., r)``: first the angles of F¹, then the angles of F²
+            and so on, each layer from top to bottom. The number L of layers follows from r; n rectangular
+            layers have r = n(n-1)/2.
+        phi: Phases of the rotations, in the shape of theta; None for real rotations.
+        d: The diagonal of D, shape ``(..., n)``: signs, or complex numbers of modulus 1.
         order: ``"rectangular"``, the default, works for every n; ``"fft"`` needs a power of two. See
             :class:`spectral_param.Givens`.
 
     Returns:
-        A function that takes ``(..., m, n)`` and returns the same shape, at a cost of O(n L) for each row.
+        A function from tensors of shape ``(..., m, n)`` to tensors of this shape, with a cost of O(n L) for
+        each row.
 
     Raises:
-        ValueError: If no number of layers has r rotations, if the order is unknown, or if it is ``"fft"`` and
-            n is not a power of two.
+        ValueError: If no number of layers has r rotations, if the order is unknown, or if the order is
+            ``"fft"`` and n is not a power of two.
 
     Example:
         >>> theta, d = torch.randn(15), torch.ones(6)  # n(n-1)/2 rotations: all of SO(6)
@@ -128,7 +136,7 @@ def givens_operator(
     blocks = [block for stage in stages for block in _blocks(theta, phi, stage).unbind(-4)][::-1]
     rows = [row for stage in stages for row in stage.rows.unbind(0)][::-1]
     n, padded = d.shape[-1], rows[0].numel()
-    here = torch.arange(padded, device=theta.device)  # Coordinates of the rows before each stage.
+    here = torch.arange(padded, device=theta.device)  # The coordinate that each row of X holds.
     sources = []
     for row in rows:
         sources.append(here.argsort()[row.flatten()])
@@ -147,7 +155,7 @@ def givens_operator(
 
 
 def _layers(n: int, rotations: int, order: Order) -> int:
-    """Return the number L of layers with this number of rotations."""
+    """Return the number L of layers for which the number of rotations is ``rotations``."""
     check_choices(order=(order, Order))
     most = max_layers(n, order)
     for layers in [most] if order == "fft" else range(1, most + 1):
@@ -162,12 +170,13 @@ def _layers(n: int, rotations: int, order: Order) -> int:
 class _Stages(NamedTuple):
     """Products with block-diagonal matrices: s stages from left to right, with w blocks each.
 
-    A block merges K layers on b coordinates. Layers are in the order in which they act on a column.
+    A block merges K layers on b coordinates. The K layers are listed in the order in which they act on a
+    column vector.
     """
 
-    rows: Tensor  # (s, w, b): the coordinate of each row of a block
-    entry: Tensor  # (s, w, K, b): index of each row's factors in the tables of _factors
-    partner: Tensor  # (K, b): the row of the block with which each row is rotated
+    rows: Tensor  # (s, w, b): the coordinate that each row of a block holds
+    entry: Tensor  # (s, w, K, b): index of the factors of each row in the tables of _factors
+    partner: Tensor  # (K, b): index of the row in the block with which each row is rotated
 
 
 def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
@@ -176,13 +185,13 @@ def _rectangular_stages(n: int, layers: int, device: torch.device) -> list[_Stag
     K = 2 * max(1, min(_paths.GIVENS_LAYERS // 2, (layers + 1) // 2, n // 4))
     b = 2 * K
     groups, windows = -(-layers // K), -(-n // b)
-    # Stages are listed from left to right, so the last stage to act comes first: blocks around the ends of
-    # windows, then inside windows.
+    # Stages are listed from left to right in the product, so the stage that acts last comes first. For each
+    # group, first come the blocks around the ends of windows, then the blocks inside windows.
     shift = torch.tensor([[K], [0]], dtype=torch.int64, device="cpu").to(device, non_blocking=True)
     rows = ((torch.arange(windows * b, device=device) + shift) % (windows * b)).reshape(2, windows, b)
 
     time = torch.arange(K, device=device)[:, None]
-    # At time 0 the last layer acts, on the pairs (1,2), (3,4), …; coordinates are counted from 0.
+    # At time 0 the last layer of the group acts, on the pairs (1,2), (3,4), … of coordinates counted from 0.
     parity = (time + 1) % 2
     place = torch.arange(b, device=device)
     partner = ((place + parity) ^ 1) - parity
@@ -206,7 +215,8 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
     parts = max(1, -(-layers // 5))  # Blocks of at most 2^5 rows.
     bounds = [layers * part // parts for part in range(parts + 1)]
     for low, high in itertools.pairwise(bounds):
-        # The layers whose pairs are 2^low, …, 2^(high - 1) apart. The smallest distance acts first.
+        # A stage merges the layers whose pairs are 2^low, …, 2^(high - 1) apart. The layer of the smallest
+        # distance acts first.
         b = 2 ** (high - low)
         rows = torch.arange(n, device=device).reshape(-1, b, 2**low).mT.reshape(-1, b)
         distance = 2 ** torch.arange(high - low, device=device)[:, None]
@@ -221,10 +231,10 @@ def _fft_stages(n: int, layers: int, device: torch.device) -> list[_Stages]:
 
 
 def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the two factors in each row of a rotation: for the row's own coordinate and for its partner.
+    """Return two tables for the rows of all rotations: the factors of the own coordinate and of the partner.
 
-    The table lists the first coordinates of all r rotations, then the second ones, then one entry for
-    coordinates that are not rotated.
+    Each table lists the first rows of all r rotations, then the second rows, then one entry for coordinates
+    that are not rotated.
     """
     c, s, one = theta.cos(), theta.sin(), theta.new_ones((*theta.shape[:-1], 1))
     if phi is None:
@@ -234,7 +244,7 @@ def _factors(theta: Tensor, phi: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
-    """Return the blocks, (..., s, w, b, b)."""
+    """Return the dense blocks of all stages, of shape (..., s, w, b, b)."""
     own, other = (
         table.index_select(-1, stages.entry.flatten()).unflatten(-1, stages.entry.shape)[..., None]
         for table in _factors(theta, phi)
@@ -249,7 +259,7 @@ def _blocks(theta: Tensor, phi: Tensor | None, stages: _Stages) -> Tensor:
 def eliminate(W: Array) -> tuple[Angles, Angles, Array]:  # (n, n)
     """Return θ, φ and d of n rectangular layers whose product is the unitary W.
 
-    θ and φ are ordered as :func:`givens_operator` takes them. φ = 0 for a real W.
+    The angles θ and φ are in the order of the arguments of :func:`givens_operator`. For a real W, φ = 0.
     """
     n = len(W)
     W = W.copy()
@@ -280,12 +290,12 @@ def eliminate(W: Array) -> tuple[Angles, Angles, Array]:  # (n, n)
 
 
 def _reached(n: int, j: int, p: int, above: int) -> range:
-    """Return the rows that column p+1 reaches and column p does not, when rotation (j, p) is removed."""
+    """Return the rows from which the angles of rotation (j, p) are read, if ``above`` rays have larger e."""
     return range(min(p + min(max(j - 2, 0), above), n - 1) + 1, min(p + 1 + min(j - 1, above), n - 1) + 1)
 
 
 def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
-    """Find R from the row with the largest entries, replace W by WRᴴ, and return θ and φ."""
+    """Find R(θ, φ) from the row with the largest entries, replace W by WRᴴ, and return θ and φ."""
     a, b = max((W[row, p : p + 2].tolist() for row in rows), key=lambda pair: abs(pair[0]) + abs(pair[1]))
     theta, e = _angle_and_phase(a, b)
     c, s = math.cos(theta), math.sin(theta)
@@ -294,7 +304,7 @@ def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
 
 
 def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
-    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column; replace W by GᴴW; return θ and e^{iψ}."""
+    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column, replace W by GᴴW, return θ and e^{iψ}."""
     pairs = (W[p : p + 2, column].tolist() for column in columns)
     a, b = max(pairs, key=lambda pair: abs(pair[0]) + abs(pair[1]))
     theta, e = _angle_and_phase(b, a)
@@ -304,7 +314,7 @@ def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
 
 
 def _angle_and_phase(a: complex, b: complex) -> tuple[float, complex]:
-    """Return θ and e, |e| = 1, with (a, b) = m (e sin θ, cos θ) for some m; e = 1 for real numbers."""
+    """Return θ and e of modulus 1 with (a, b) = m (e sin θ, cos θ) for some m; e = 1 for real a and b."""
     if isinstance(a, complex):
         e = a / abs(a) * (b / abs(b)).conjugate() if a and b else 1
         return math.atan2(abs(a), abs(b)), e
@@ -312,7 +322,7 @@ def _angle_and_phase(a: complex, b: complex) -> tuple[float, complex]:
 
 
 def _move_left(theta: Angles, a: Array, b: Array) -> tuple[Angles, Angles, Array, Array]:
-    """Return θ', φ, a', b' with R(θ, 0) diag(a, b) = diag(a', b') R(θ', φ); φ = 0 for signs a, b."""
+    """Return θ', φ, a', b' with R(θ, 0) diag(a, b) = diag(a', b') R(θ', φ); φ = 0 if a and b are real."""
     if np.iscomplexobj(a):
         return theta, np.angle(a * b.conj()), b, b
     return a * b * theta, 0 * theta, a, b

@@ -1,18 +1,19 @@
 r"""The largest gain of a system over all frequencies, by bisection of a phase and eigenvalues of a pencil.
 
-For H(s) = C(sI - A)⁻¹B + D and a level γ that is no singular value of D, γ is a singular value of H(s) at a
-point s of the boundary of stability (the unit circle, or the imaginary axis) if and only if s is an
-eigenvalue of a pencil F - sE. Let y = H(s)u and H(s)ᴴy = γ²u, with the states x and q of the two factors. On
-the unit circle the conjugate of s is 1/s:
+Let H(s) = C(sI - A)⁻¹B + D, and let the level γ not be a singular value of D. At a point s of the boundary of
+stability (the unit circle, or the imaginary axis), γ is a singular value of H(s) if and only if s is an
+eigenvalue of a pencil F - sE. To find the pencil, let y = H(s)u and H(s)ᴴy = γ²u, with the states x of H(s)
+and q of H(s)ᴴ. On the unit circle the conjugate of s is 1/s, so
 
-.. math:: sx = Ax + Bu, \qquad q = s(A^Tq + C^Ty), \qquad 0 = D^Ty + B^Tq - γ^2u, \qquad y = Cx + Du;
+.. math:: sx = Ax + Bu, \qquad q = s(A^Tq + C^Ty), \qquad 0 = D^Ty + B^Tq - γ^2u, \qquad y = Cx + Du.
 
-on the imaginary axis the conjugate of s is -s, and -sq = Aᵀq + Cᵀy replaces the second equation.
+On the imaginary axis the conjugate of s is -s, and -sq = Aᵀq + Cᵀy replaces the second equation.
 
-The search has two parts. Each one alone finds the norm, except for rounding errors or a flat response.
+The search consists of a bisection and of levels. Each of these two parts finds the norm by itself, unless
+rounding errors or a flat frequency response prevent this.
 
-Bisection. Let φ be the phase of the Blaschke product of the poles p, which grows by 2π for each pole along
-the boundary:
+Bisection. Let φ be the phase of the Blaschke product of the poles p. Along the boundary, φ grows by 2π for
+each pole:
 
 .. math:: φ(ω) = 2 \sum \arctan \frac{ω - \mathrm{Im}\, p}{-\mathrm{Re}\, p}
           \quad\text{or}\quad
@@ -20,22 +21,24 @@ the boundary:
 
 As a function of φ, |uᴴH(s)v|² obeys the inequality f'² + n²f² ≤ n²‖f‖² of Bernstein and Szegő for
 trigonometric polynomials, with n = 1 (Borwein and Erdélyi, "Polynomials and polynomial inequalities", 1995,
-section 7.1). So if the norm is attained at φ*, the norm σ of H(s) has
+section 7.1). So if the largest gain ‖H‖ is attained at φ*, the spectral norm σ of H(s) has
 
 .. math:: σ(φ) ≥ ‖H‖ \cos \frac{φ - φ^*}{2}, \qquad |φ - φ^*| ≤ π.
 
-This holds for all moduli and dampings of the poles. The range of φ, for frequencies from 0 to infinity, is
-cut into 2n intervals, which are then halved repeatedly. An interval of length h with the norms σ and σ' at
-its ends is left out if arccos(σ/β) + arccos(σ'/β) > h/2 for the largest norm β so far, because φ* is not
-inside. If many intervals remain, because σ is nearly constant, only the intervals that may contain the
-largest values are kept.
+This inequality holds for all moduli and dampings of the poles. The range of φ, for frequencies from 0 to
+infinity, is cut into 2n intervals, which are then halved repeatedly. Let β be the largest norm found so far.
+Consider an interval of length h with the norms σ and σ' at its ends. If arccos(σ/β) + arccos(σ'/β) > h/2, the
+maximum φ* is not inside, and the interval is dropped. If many intervals remain, because σ is nearly constant,
+only the intervals that may contain the largest values are kept.
 
-Levels. The crossings of a level just above β divide the boundary, and σ exceeds the level between two of
-them. So σ is evaluated at the crossings and midway between them. If no σ exceeds the level, β is the norm.
-Otherwise β rises, in the end with quadratic convergence. Rounding moves eigenvalues off the boundary. So all
-eigenvalues, even far from the boundary, are taken as crossings: a false crossing costs only one evaluation.
-Sources: Boyd and Balakrishnan (1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm
-of a transfer function matrix". γ²I - DᵀD, which may be singular, need not be inverted.
+Levels. The frequencies at which σ crosses a level just above β divide the boundary into intervals. If σ
+exceeds the level anywhere, it does so in a whole interval between two neighbouring crossings. So σ is
+evaluated at the crossings and midway between them. If no σ exceeds the level, β is the norm. Otherwise β
+rises, in the end with quadratic convergence. Rounding moves eigenvalues of the pencil off the boundary. So
+every eigenvalue, even far from the boundary, counts as a crossing: a false crossing costs only one
+evaluation. The matrix γ²I - DᵀD may be singular, because it is not inverted. Sources: Boyd and Balakrishnan
+(1990), Bruinsma and Steinbuch (1990), "A fast algorithm to compute the H∞-norm of a transfer function
+matrix".
 """
 
 from __future__ import annotations
@@ -49,25 +52,26 @@ from spectral_param._matrices import Array, singular_values, svd
 from spectral_param._scale import balanced
 from spectral_param.functional._systems import System
 
-# Relative accuracy.
+# Relative accuracy of the norm.
 PRECISION = 1e-10
-# Bisection ends at this difference of phases, for which 1 - cos(_STEP/4) is negligible. Largest number of
-# intervals kept.
+# An interval of phases shorter than _STEP is not halved again, because 1 - cos(_STEP/4) is negligible. At
+# most _INTERVALS intervals are kept.
 _STEP, _INTERVALS = 1e-5, 32
-# Largest number of levels; more than ten were never needed. Largest number of doublings of a Gramian's terms.
+# Largest number of levels (no more than ten were needed in our tests), and largest number of times that the
+# number of terms of a Gramian is doubled.
 _LEVELS, _DOUBLINGS = 100, 64
-# Number of entries of the systems that are solved in one call.
+# Largest number of matrix entries in one batch of linear systems.
 _AT_ONCE = 1 << 20
 
 
 def h_infinity(system: System, continuous: bool = False) -> float:
-    """Return the norm: infinity if A is not asymptotically stable up to rounding, NaN if numbers overflow."""
+    """Return the H∞ norm: infinity if A is not asymptotically stable up to rounding, NaN after overflow."""
     if not all(np.isfinite(part).all() for part in system):
         return math.nan
-    if not any(part.any() for part in system[:3]):  # A constant gain: scipy gives it one state, with zeros.
+    if not any(part.any() for part in system[:3]):  # A constant gain, for which scipy makes a state of zeros.
         return _norm(system.D)
     A, d = balanced(system.A)
-    size = _norm(A) if continuous and A.any() else 1.0  # The norm does not depend on the unit of time.
+    size = _norm(A) if continuous and A.any() else 1.0  # The H∞ norm does not depend on the unit of time.
     with np.errstate(over="ignore", invalid="ignore"):
         A, B, C, D = A / size, system.B / d[:, None] / size, system.C * d, system.D
         b, c, constant = _norm(B), _norm(C), _norm(D)
@@ -79,8 +83,8 @@ def h_infinity(system: System, continuous: bool = False) -> float:
         return math.inf
     if b == 0 or c == 0:
         return constant
-    # The norm does not depend on the units of the states. The units of u and y are chosen so that no entry of
-    # B, C or D is larger than 1.
+    # The H∞ norm does not depend on the units of the states. The units of u and y are chosen so that no entry
+    # of B, C or D is larger than 1.
     root = math.sqrt(b) * math.sqrt(c)
     unit = max(root, math.sqrt(constant))
     system = System(A, B / b * (root / unit), C / c * (root / unit), D / unit / unit)
@@ -91,9 +95,9 @@ def _minimal(system: System, continuous: bool) -> System:
     """Return the system in balanced coordinates (equal, diagonal Gramians), without negligible states.
 
     In the given coordinates of an ill-conditioned system, rounding would move crossings far from the
-    boundary. Leaving out states changes the norm by at most twice the sum of their Hankel singular values, of
-    which the largest is at most the norm (Glover, 1984, "All optimal Hankel-norm approximations of linear
-    multivariable systems").
+    boundary. Leaving out states changes the H∞ norm by at most twice the sum of the Hankel singular values of
+    these states. The largest Hankel singular value is at most the H∞ norm, so states with much smaller values
+    are negligible (Glover, 1984, "All optimal Hankel-norm approximations of linear multivariable systems").
     """
     A, B, C, D = system
     discrete = A, B, C
@@ -104,7 +108,7 @@ def _minimal(system: System, continuous: bool) -> System:
         reached, seen = _gramian_root(discrete[0], discrete[1]), _gramian_root(discrete[0].T, discrete[2].T)
         product = seen.T @ reached
     if not np.isfinite(product).all():
-        return system  # A is so far from normal that rounded powers of A grow.
+        return system  # A is so far from normal that computed powers of A grow, because of rounding.
     U, hankel, Vh = svd(product)
     kept = int(np.count_nonzero(hankel > PRECISION / 10 / len(A) * hankel[0]))
     roots = np.sqrt(hankel[:kept])
@@ -113,7 +117,7 @@ def _minimal(system: System, continuous: bool) -> System:
 
 
 def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
-    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …; each step doubles the number of terms."""
+    """Return L with LLᵀ = BBᵀ + ABBᵀAᵀ + …; each step of the loop doubles the number of terms."""
     L = np.zeros((len(A), len(A)))
     more = B
     for _ in range(_DOUBLINGS):
@@ -126,10 +130,10 @@ def _gramian_root(A: Array, B: Array) -> Array:  # (n, n), (n, m) -> (n, n)
 
 
 def _search(system: System, minimal: System, continuous: bool, poles: Array) -> float:
-    """Return the norm of a system.
+    """Return the H∞ norm of a system.
 
-    Crossings are computed from the balanced system. Norms are computed from the given system: near a slow
-    pole, rounding by the change of coordinates would change the norms.
+    Crossings are computed from the balanced system ``minimal``. Spectral norms of H are computed from the
+    given system: near a slow pole, rounding errors of the change of coordinates would change these norms.
     """
     best = _bisected(system, continuous, poles)
     ends = [0.0] if continuous else [0.0, math.pi]
@@ -147,7 +151,7 @@ def _search(system: System, minimal: System, continuous: bool, poles: Array) -> 
 
 
 def _bisected(system: System, continuous: bool, poles: Array) -> float:
-    """Return the largest norm that bisection of the phase finds."""
+    """Return the largest norm of H that the bisection of the phase finds."""
 
     def sampled(points: Array) -> Array:  # -> (3, number)
         return np.stack([points, _phase(points, continuous, poles), _norms(system, continuous, points)])
@@ -157,7 +161,7 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
     phases = np.linspace(first, last, 2 * len(poles) + 1)[1:-1]
     inner = _with_phase(phases, 0.1, continuous, poles, *ends)
     samples = sampled(np.array([ends[0], *inner, ends[1]]))
-    left, right = samples[:, :-1], samples[:, 1:]  # Ends of each interval.
+    left, right = samples[:, :-1], samples[:, 1:]  # The left and right ends of the intervals.
     best = float(samples[2].max())
     while 0 < best < math.inf:
         width = right[1] - left[1]
@@ -177,7 +181,7 @@ def _bisected(system: System, continuous: bool, poles: Array) -> float:
 
 
 def _phase(points: Array, continuous: bool, poles: Array) -> Array:
-    """Return φ at points of the boundary."""
+    """Return the phase φ at points (frequencies or angles) of the boundary."""
     if continuous:
         return 2 * np.arctan2(points[:, None] - poles.imag, -poles.real).sum(axis=1)
     half, radius = (points[:, None] - np.angle(poles)) / 2, np.abs(poles)
@@ -187,10 +191,10 @@ def _phase(points: Array, continuous: bool, poles: Array) -> Array:
 def _with_phase(
     phases: Array, within: float, continuous: bool, poles: Array, low: Array, high: Array
 ) -> Array:
-    """Return points between ``low`` >= 0 and ``high`` that have approximately these phases.
+    """Return points between ``low`` >= 0 and ``high`` whose phases are ``phases``, up to ``within``.
 
-    Non-negative floating point numbers have the same order as their bits. So bisection of the bits takes as
-    many steps for tiny numbers as for large ones.
+    Non-negative floating point numbers have the same order as their bit patterns, read as integers. So a
+    bisection of these integers takes as many steps for tiny numbers as for large numbers.
     """
     below, above = (np.broadcast_to(end, phases.shape).copy().view(np.int64) for end in (low, high))
     points = below.view(np.float64)
@@ -205,7 +209,7 @@ def _with_phase(
 
 
 def _crossings(system: System, continuous: bool, level: float) -> Array:
-    """Return the frequencies >= 0 at which a singular value equals the level, and perhaps others."""
+    """Return frequencies >= 0, among them all frequencies at which a singular value of H equals ``level``."""
     A, B, C, D = system
     root = math.sqrt(level)
     B, C, D = B / root, C / root, D / level
@@ -226,7 +230,7 @@ def _crossings(system: System, continuous: bool, level: float) -> Array:
 
 
 def _norms(system: System, continuous: bool, points: Array) -> Array:
-    """Return the norms of H at points of the boundary, infinity at a pole."""
+    """Return the spectral norms of H at points of the boundary; the norm at a pole is infinity."""
     A, B, C, D = system
     norms = np.full(len(points), _norm(D))
     finite = np.flatnonzero(np.isfinite(points))
@@ -235,7 +239,7 @@ def _norms(system: System, continuous: bool, points: Array) -> Array:
         part = finite[first : first + step]
         s = 1j * points[part] if continuous else np.exp(1j * points[part])
         try:
-            # Broadcast, because numpy 1 takes a matrix beside a batch for a batch of vectors.
+            # B is broadcast to the batch, because numpy 1 would read a single matrix as a batch of vectors.
             x = np.linalg.solve(s[:, None, None] * np.eye(len(A)) - A, np.broadcast_to(B, (len(s), *B.shape)))
             norms[part] = singular_values(C @ x + D)[..., 0]
         except np.linalg.LinAlgError:

@@ -1,12 +1,13 @@
 r"""The solution of an equation, with derivatives of every order.
 
-Let R(z, θ) = 0, with R differentiable and A = ∂R/∂z invertible. Then dz = -A⁻¹ ∂R/∂θ dθ, so a gradient g of z
-gives θ the gradient
+Let R(z, θ) = 0, with R differentiable and A = ∂R/∂z invertible. Then dz = -A⁻¹ ∂R/∂θ dθ. If g is the gradient
+of a scalar with respect to z, the gradient of the scalar with respect to θ is
 
 .. math:: -v^T \partial R/\partial θ \quad \text{with} \quad A^T v = g
 
-v itself solves the equation Aᵀv - g = 0, whose derivative in v is Aᵀ and whose parameters are z, g and
-θ. So a gradient of the gradient has the same form, and so on.
+The vector v itself solves an equation, Aᵀv - g = 0, whose derivative with respect to v is Aᵀ and whose
+parameters are z, g and θ. So the same formula gives the derivatives of v, and by recursion all higher
+derivatives of z.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class Equation(NamedTuple):
     """An equation R(z, θ) = 0 for z.
 
     Attributes:
-        residual: R, a function of z and the θ by differentiable operations.
-        solve: A function of the product v -> Mv and of g, which returns the v with Mv = g; M is Aᵀ or A.
+        residual: The function R of z and θ, made of differentiable operations.
+        solve: A function that gets the product v -> Mv and a vector g, and returns the v with Mv = g. Here M
+            is Aᵀ, or A for second derivatives.
     """
 
     residual: Callable[..., Tensor]
@@ -37,12 +39,12 @@ class Equation(NamedTuple):
 
 
 def solution(equation: Equation, z: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Return z, which solves the equation, as a function of its inputs.
+    """Return the solution z of the equation as a differentiable function of the inputs θ.
 
     Args:
         equation: The equation.
-        z: The solution of the equation, without a graph.
-        inputs: θ. All other tensors that the residual uses are treated as constant.
+        z: The solution of the equation, without an autograd graph.
+        inputs: The tensors θ. All other tensors that the residual uses are treated as constant.
     """
     solved: Tensor = _Solution.apply(equation, z, *inputs)  # type: ignore[no-untyped-call]
     return solved
@@ -63,7 +65,8 @@ class _Solution(torch.autograd.Function):
         is_recorded, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with precise(g), torch.enable_grad():
             leaf = ctx.z.detach().requires_grad_()
-            # Gradients of aliases are partial derivatives: z is fixed, and the inputs are independent.
+            # The residual gets aliases of the inputs, where autograd stops. So each gradient is a partial
+            # derivative: z and the other inputs are fixed.
             aliases = [t.view_as(t) if is_recorded else t.detach().requires_grad_() for t in inputs]
             r = equation.residual(leaf, *aliases)
             with torch.no_grad():
@@ -92,21 +95,22 @@ def _adjoint(residual: Callable[..., Tensor], v: Tensor, z: Tensor, g: Tensor, *
 def iterated(change: Product, y: Tensor, rate: float) -> tuple[Tensor, int]:
     r"""Return the z with z + g(z) = y for a contraction g, and the number of iterations.
 
-    From z₀ = y the fixed point iteration z ← y - g(z) has ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖), as y - z =
-    g(z). So the number of iterations after which the error is at most 4ε (‖y‖ + ‖z‖)/(1 - r) is known
-    beforehand. The iteration may end earlier for two reasons. First, if the change d is at most 2ε (‖y‖ +
-    ‖z‖), the error is at most r/(1 - r) times this number. Second, in exact arithmetic d shrinks by r in each
-    step, and to a quarter in a span of steps. If a span has not even halved d, d consists of rounding
-    errors of g, which no iteration reduces; the error of z from them is 1/(1 - r) times as large.
+    Let g have the Lipschitz constant r < 1. The fixed point iteration z ← y - g(z) from z₀ = y has the errors
+    ‖z_k - z‖ ≤ rᵏ ‖y - z‖ ≤ rᵏ (‖y‖ + ‖z‖). So the number of iterations after which the error is at most
+    4ε (‖y‖ + ‖z‖)/(1 - r) is known beforehand. The iteration may end earlier for two reasons. First, if the
+    change d in a step has ‖d‖ ≤ 2ε (‖y‖ + ‖z‖), the error is at most r‖d‖/(1 - r). Second, in exact
+    arithmetic each step multiplies ‖d‖ by at most r, so a span of log 4/log(1/r) steps reduces ‖d‖ to a
+    quarter. If a span has not even halved ‖d‖, then d consists of rounding errors of g, which no iteration
+    reduces. Rounding errors of this size change z by at most ‖d‖/(1 - r).
 
     Args:
-        change: z -> y - z - g(z).
-        y: ``(events, ...)``.
-        rate: r, below 1.
+        change: The function z -> y - z - g(z).
+        y: The right side y, of shape ``(events, ...)``; each event is a separate equation.
+        rate: The Lipschitz constant r of g, below 1.
     """
     z, eps, size, count = y, torch.finfo(y.dtype).eps, _norms(y), 0
     span = 1 if rate == 0 else math.ceil(math.log(4) / -math.log(rate))
-    before = torch.full_like(size, torch.inf)  # The change at the beginning of the span.
+    before = torch.full_like(size, torch.inf)  # The norm of the change d at the beginning of the span.
     while count < proven_iterations(rate, eps):
         count += 1
         d = change(z)

@@ -10,56 +10,57 @@ If H is positive definite, V has no eigenvalue outside the unit disc. Multiply H
 
 .. math:: |λ|\, x^H H x = 2\, |(Qx)^H (Sx/2)| ≤ ‖Qx‖^2 + ‖Sx/2‖^2 = x^H H x.
 
-For an invertible S this is
+For an invertible S,
 
 .. math:: V = S^{-1} C S, \qquad C = (K^H K + I/4)^{-1} K^H, \qquad ‖C‖ ≤ 1,
 
 because C has the singular values a/(a² + 1/4) ≤ 1 for the singular values a of K, with equality for a = 1/2.
 So SᴴS is a Lyapunov form of V: VᴴSᴴSV ≤ SᴴS.
 
-The map is onto: let VᴴPV ≤ P for a positive definite P = SᴴS. Such a P exists for each V with ρ(V) < 1, and
-for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple. Then SVS⁻¹ is a contraction, with the singular
-value decomposition U diag(c) Xᴴ. For a = c/(1 + sqrt(1 - c²))/2 the map takes K = X diag(a) Uᴴ and S to V; so
-every such V is reached.
+The map from (K, S) to V is onto the set of V for which some positive definite P = SᴴS has VᴴPV ≤ P. (Such a P
+exists for each V with ρ(V) < 1, and for ρ(V) = 1 if the eigenvalues of modulus 1 are semisimple.) For such a
+V, SVS⁻¹ is a contraction. Let U diag(c) Xᴴ be the singular value decomposition of SVS⁻¹, and
+a = c/(1 + sqrt(1 - c²))/2. Then the map takes K = X diag(a) Uᴴ and S to V.
 
 The set was parametrized before by Tobenkin, Manchester and Megretski (2017), "Convex parameterizations and
 fidelity bounds for nonlinear identification", and by Revay, Wang and Manchester (2023), "Recurrent
-equilibrium networks". Their parametrizations have more parameters, 5n² in place of 2n²: any matrix with 2n
-rows, and a skew part. K and S train better: a step of K changes only C, not the form. With 1/4 in place of 1
-the entries of K are 2 to 4 times smaller than the entries of V. Relative to K, the steps of Adam grow by the
-same factor.
+equilibrium networks". The parametrizations of these papers have 5n² parameters (any matrix with 2n rows, and
+a skew part) instead of 2n². K and S train better, because a step of K changes only C, not the form SᴴS. With
+I/4 instead of I in (KᴴK + I/4)⁻¹, the entries of K are 2 to 4 times smaller than the entries of C. So
+relative to K, the steps of Adam are 2 to 4 times larger.
 
 Bounded growth
 --------------
-S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1) has a condition of at most (1 + κ)/(1 - κ) = g.
-Every positive definite S of a condition of at most g is a multiple of such an I + κC'. So V = S⁻¹CS has ‖Vᵏ‖
-≤ g for all k.
+Let S = I + κC' with a contraction C' and κ = (g - 1)/(g + 1). Then the condition number of S is at most
+(1 + κ)/(1 - κ) = g, and so V = S⁻¹CS has ‖Vᵏ‖ ≤ g for all k. Conversely, every positive definite S with a
+condition number of at most g is a multiple of such an I + κC'.
 
 Continuous time
 ---------------
 .. math:: A = H^{-1} (Z - Z^H - Y^H Y), \qquad H = I + X^H X,
 
-has HA + AᴴH = -2YᴴY ≤ 0. So no eigenvalue lies right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond H). The
-map is onto, because H, Z and YᴴY may be scaled together. Gillis and Sharma (2017), "On computing the distance
-to stability for matrices using linear dissipative Hamiltonian systems", have this form. With H = SᴴS for the
-S of "Bounded growth", the growth is at most g.
+has HA + AᴴH = -2YᴴY ≤ 0. So no eigenvalue of A lies right of the imaginary axis, and ‖exp(At)‖ ≤ sqrt(cond
+H). The map is onto, because A does not change if H, Z and YᴴY are multiplied by the same number. The form is
+that of Gillis and Sharma (2017), "On computing the distance to stability for matrices using linear
+dissipative Hamiltonian systems". With H = SᴴS for the S of "Bounded growth", ‖exp(At)‖ ≤ g.
 
 Rounding
 --------
-The diagonal of H is enlarged by a relative 2n eps. The proofs above stay valid, because H only grows.
-Rounding of the products and of the Cholesky factor changes h_ij by some eps sqrt(h_ii h_jj), in any units of
-the state. Without the enlargement this could make V unstable for a nearly singular H. V does not depend on
-the size of S. So where squares could overflow, S is divided by its largest entry and by 1 + k, for the
-largest entry k of K.
+The diagonal of H is multiplied by 1 + 2n eps. The proofs above stay valid, because H only grows. Without this
+enlargement, V could be unstable for a nearly singular H, because rounding of the products and of the Cholesky
+factor changes h_ij by a few eps sqrt(h_ii h_jj), in any units of the state. V does not change if S is
+multiplied by a number. So if squares could overflow, S is divided by its largest entry and by 1 + k, where k
+is the largest entry of K.
 
-The gradient takes one solve. With T = H⁻¹G and F = QᴴS, dL = Re⟨T, dF - dH V⟩, so
+The gradient takes one solve. Let G be the gradient with respect to V, T = H⁻¹G and F = QᴴS. Then
+dL = Re⟨T, dF - dH V⟩, and the gradients with respect to Q, S and K are
 
 .. math:: g_Q = S T^H - Q N, \quad g_S = Q T + K^H g_Q - S N / 4, \quad g_K = g_Q S^H
 
 with N = TVᴴ + VTᴴ.
 
-The gradient ignores the enlargement of H, which changes the diagonal of N by 2n eps, about as much as
-rounding.
+The gradient ignores the enlargement of H. The enlargement changes the diagonal of N by a relative 2n eps,
+which is about as much as rounding does.
 """
 
 from __future__ import annotations
@@ -76,11 +77,12 @@ from spectral_param._map import Map
 from spectral_param._matrices import decomposed, identity_like
 from spectral_param._scale import balanced, frobenius
 
-# Doublings of the number of terms of a sum: 2**64 terms are enough for every radius below 1 in float64.
+# Largest number of times that the number of terms of a sum is doubled. 2**64 terms are enough for every
+# spectral radius below 1 in float64.
 _DOUBLINGS = 64
-# Powers below this size do not change the sum of their squares.
+# The sum of squares of powers of V is complete when the entries of the current power are below this number.
 _NEGLIGIBLE = 1e-12
-# For norms in this range, squares neither overflow nor lose digits to underflow.
+# If norms are in this range, squares in H neither overflow nor lose digits to underflow.
 _NORMS = (1e-9, 1e15)
 
 
@@ -88,11 +90,11 @@ class LyapunovCertificate(NamedTuple):
     """A quadratic form that proves a matrix stable.
 
     Attributes:
-        form: Hermitian positive definite M with WᴴMW ≤ r²M for the radius r, ``(..., n, n)``; in
-            continuous time MW + WᴴM ≤ 2aM for the abscissa a. For a diagonal metric M is diagonal, Θ².
-            NaN where no form was found.
-        growth: sqrt(cond M), ``(...)``: ‖Wᵏ‖ ≤ growth·rᵏ, in continuous time ‖exp(Wt)‖ ≤ growth·exp(at).
-            Infinite where no form was found.
+        form: Hermitian positive definite M of shape ``(..., n, n)``, with WᴴMW ≤ r²M for the radius r; in
+            continuous time, MW + WᴴM ≤ 2aM for the abscissa a. For a diagonal metric, M is the diagonal
+            matrix Θ². The entries are NaN if no form was found.
+        growth: sqrt(cond M), of shape ``(...)``, which bounds the growth: ‖Wᵏ‖ ≤ growth·rᵏ, or in continuous
+            time ‖exp(Wt)‖ ≤ growth·exp(at). Infinite if no form was found.
     """
 
     form: Tensor
@@ -100,35 +102,36 @@ class LyapunovCertificate(NamedTuple):
 
 
 def stable(X: Tensor, radius: float | Tensor = 1.0) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return rV with V = H⁻¹QᴴS for X = [K; S], of spectral radius at most r."""
+    """Return W = rV with V = H⁻¹QᴴS for X = [K; S]; the spectral radius of W is at most r."""
     return radius * stable_rounded(X, torch.finfo(X.dtype).eps)
 
 
 def contraction(K: Tensor) -> Tensor:  # (..., n, n) -> (..., n, n)
-    """Return C = (KᴴK + I/4)⁻¹Kᴴ, of spectral norm at most 1."""
+    """Return C = (KᴴK + I/4)⁻¹Kᴴ, a matrix of spectral norm at most 1."""
     return contraction_factors(K)[0]
 
 
 def contraction_factors(K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return C, s and the Cholesky factor of (KᴴK + I/4)/s²."""
+    """Return C = (KᴴK + I/4)⁻¹Kᴴ, a scale s, and the Cholesky factor of (KᴴK + I/4)/s²."""
     size = 1 + _size(K)
     pair = torch.cat([K, identity_like(K).expand_as(K) / 2], dim=-2) / size
     L = _cholesky(pair.mH @ pair)
-    # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I: the singular values are cosines and sines of the same angles, also after rounding.
+    # Z₁Z₁ᴴ + Z₂Z₂ᴴ = I, also after rounding. So the singular values of Z₁ and Z₂ are the cosines and the
+    # sines of the same angles, and 2Z₂ᴴZ₁ has a norm of at most 1.
     Z = torch.linalg.solve_triangular(L, pair.mH, upper=False)
     first, second = Z.chunk(2, dim=-1)
     return 2 * (second.mH @ first), size, L
 
 
 def conditioned(K: Tensor, growth: float) -> Tensor:  # (..., n, n) -> (..., n, n)
-    """Return S = I + κ(KᴴK + I/4)⁻¹Kᴴ, of a condition of at most ``growth``."""
+    """Return S = I + κ(KᴴK + I/4)⁻¹Kᴴ, whose condition number is at most ``growth``."""
     return identity_like(K) + (growth - 1) / (growth + 1) * contraction(K)
 
 
 def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return V with ‖Vᵏ‖ ≤ ``growth``, with C from K and S from K', for X = [K; K'], or K if ``growth`` is 1.
+    """Return V = S⁻¹CS with ‖Vᵏ‖ ≤ ``growth`` for all k, for X = [K; K'], or X = K if ``growth`` is 1.
 
-    The bound holds for a V rounded to a precision of ``eps``.
+    C is computed from K, and S from K'. The bound of ‖Vᵏ‖ also holds after V is rounded to ``eps``.
     """
     n = X.shape[-1]
     V = contraction(X[..., :n, :])
@@ -139,9 +142,9 @@ def stable_with_growth(X: Tensor, growth: float, eps: float) -> Tensor:  # (...,
 
 
 def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (..., 3n, n) -> (..., n, n)
-    """Return a matrix of spectral abscissa at most 0 for [Y; Z; X], or [Y; Z] if ``growth`` is 1.
+    """Return A of spectral abscissa at most 0 for an original [Y; Z; X], or [Y; Z] if ``growth`` is 1.
 
-    With ``growth``, exponentials of the matrix have at most this norm, also after rounding it to ``eps``.
+    With ``growth``, ‖exp(At)‖ ≤ ``growth`` for all t ≥ 0, also after A is rounded to a precision of ``eps``.
     """
     n = X.shape[-1]
     Y, Z = X[..., :n, :], X[..., n : 2 * n, :]
@@ -156,7 +159,7 @@ def dissipative(X: Tensor, growth: float | None, eps: float) -> Tensor:  # (...,
 
 
 def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n, n)
-    """Return :func:`stable` by PyTorch's own operations, with a margin for rounding errors of ``eps``."""
+    """Return V = H⁻¹QᴴS by PyTorch's own operations, with a margin for rounding errors of ``eps``."""
     K, S = X.chunk(2, dim=-2)
     for divisor in _divisors(X):
         S = S / divisor
@@ -166,7 +169,7 @@ def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n,
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
-    """Return the form M of the certificate, from an original."""
+    """Return the quadratic form M of the certificate, computed from the original X."""
     n = X.shape[-1]
     if growth == 1:
         return identity_like(X).expand(*X.shape[:-2], n, n)
@@ -178,27 +181,27 @@ def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 
 
 
 def _norm(X: Tensor) -> Tensor:  # -> (..., 1, 1)
-    """Return the Frobenius norm; no square overflows."""
+    """Return the Frobenius norm, computed without overflow of squares."""
     size = _size(X)
     return size * torch.linalg.vector_norm(X / size, dim=(-2, -1), keepdim=True)
 
 
 def _size(X: Tensor) -> Tensor:  # -> (..., 1, 1)
-    """Return the largest entry."""
+    """Return the largest modulus of an entry, but at least the smallest normal number."""
     largest = X.detach().abs().amax(dim=(-2, -1), keepdim=True)
     return largest.clamp(min=torch.finfo(largest.dtype).tiny)
 
 
 def _divisors(X: Tensor) -> tuple[Tensor, Tensor]:  # -> (..., 1, 1), (..., 1, 1)
-    """Return the size of S, and 1 + the size of K, for X = [K; S]."""
+    """Return the largest entry s of S and 1 + k, where k is the largest entry of K, for X = [K; S]."""
     k, s = _size(X.unflatten(-2, (2, -1))).unbind(-3)
     return s, 1 + k
 
 
 def _cholesky(H: Tensor, eps: float | None = None) -> Tensor:
-    """Return the Cholesky factor of a positive semidefinite matrix, after the enlargement of its diagonal."""
+    """Return the Cholesky factor of a positive semidefinite H, after its diagonal is enlarged."""
     identity = identity_like(H)
-    # The result is not checked, because the host would have to wait for a device.
+    # Whether the factorisation succeeded is not checked, because the host would have to wait for a device.
     return torch.linalg.cholesky_ex(H * (1 + _enlargement(H, eps) * identity) + _tiny(H) * identity).L
 
 
@@ -212,7 +215,8 @@ def _tiny(H: Tensor) -> float:
 
 def solved(L: Tensor, B: Tensor) -> Tensor:
     """Return (LLᴴ)⁻¹B."""
-    # Solves from the right take half the time of solves from the left (MKL, single precision, n ≥ 32).
+    # With MKL, in single precision and for n ≥ 32, a solve from the right takes half the time of a solve from
+    # the left.
     return solved_right(B.mH, L).mH
 
 
@@ -223,7 +227,7 @@ def solved_right(B: Tensor, L: Tensor) -> Tensor:
 
 
 def evaluate(X: Tensor, radius: float | Tensor) -> Map:
-    """Return :func:`stable` of a plain tensor."""
+    """Return :func:`stable` of a plain tensor, as a ``Map`` with its gradient."""
     K, S = X.chunk(2, dim=-2)
     divisors: tuple[Tensor, ...] = ()
     if not X.is_cpu or not _has_safe_squares(X):
@@ -235,7 +239,7 @@ def evaluate(X: Tensor, radius: float | Tensor) -> Map:
     diagonal = H.diagonal(dim1=-2, dim2=-1)
     diagonal.add_(diagonal, alpha=_enlargement(H)).add_(_tiny(H))
     L = torch.linalg.cholesky_ex(H).L
-    V = solved_right(adjoint @ Q, L)  # Vᴴ: solves are from the right.
+    V = solved_right(adjoint @ Q, L)  # `V` is Vᴴ of the formulas, because solves from the right are faster.
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
         g_K, g_S = _backward(radius * G, K, S, Q, L, V)
@@ -247,7 +251,7 @@ def evaluate(X: Tensor, radius: float | Tensor) -> Map:
 
 
 def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of K and of the divided S, by the formulas at the top, from Vᴴ."""
+    """Return the gradients with respect to K and the divided S; the argument V is Vᴴ of the formulas."""
     adjoint = solved_right(G.mH, L)
     T = adjoint.mH
     half = T @ V
@@ -258,12 +262,12 @@ def _backward(G: Tensor, K: Tensor, S: Tensor, Q: Tensor, L: Tensor, V: Tensor) 
 
 
 def plus(C: Tensor, A: Tensor, B: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return C + alpha AB, for one matrix in one call: for small matrices the number of calls counts."""
+    """Return C + alpha AB, for a single matrix by one call, which saves time if the matrix is small."""
     return torch.addmm(C, A, B, alpha=alpha) if C.ndim == 2 else C + alpha * (A @ B)
 
 
 def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
-    """Return whether no entry of an H overflows, or loses digits to underflow."""
+    """Return whether no entry of H for X = [K; S] can overflow, or lose digits to underflow."""
     norms = torch.linalg.vector_norm(X.reshape(-1, 2, X.shape[-1] ** 2), dim=-1).tolist()
     return all(_NORMS[0] < s and s * (1 + k) < _NORMS[1] for k, s in norms)  # False for NaN.
 
@@ -272,10 +276,10 @@ def _has_safe_squares(X: Tensor) -> bool:  # X = [K; S]
 
 
 def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
-    """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top.
+    """Return [K; S] for V and P with VᴴPV ≤ P, as derived at the top of the file.
 
-    V does not depend on the size of S, but the steps of an optimizer relative to S do. So S gets the
-    Frobenius norm of the identity.
+    V does not change if S is multiplied by a number. But the steps of an optimizer, relative to S, depend on
+    the size of S. So S is scaled to the Frobenius norm of the identity.
     """
     root = torch.linalg.cholesky_ex(P).L.mH
     K = contraction_inverse(torch.linalg.solve_triangular(root, root @ V, upper=True, left=False))
@@ -283,7 +287,7 @@ def stable_inverse(V: Tensor, P: Tensor) -> Tensor:  # (n, n), (n, n) -> (2n, n)
 
 
 def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  # -> (2n, n)
-    """Return [K; K'], or K if ``growth`` is 1, for V and P of a condition of at most growth²."""
+    """Return [K; K'], or K if ``growth`` is 1, for V and a form P of condition number at most growth²."""
     if growth == 1:
         return contraction_inverse(V)
     K = _conditioned_inverse(P, growth)
@@ -292,7 +296,7 @@ def stable_with_growth_inverse(V: Tensor, P: Tensor, growth: float) -> Tensor:  
 
 
 def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  # -> (3n, n)
-    """Return [Y; Z; X], or [Y; Z] if ``growth`` is 1, for A and P with PA + AᴴP ≤ 0."""
+    """Return [Y; Z; X], or [Y; Z] if ``growth`` is 1, for A and a form P with PA + AᴴP ≤ 0."""
     identity = identity_like(A)
     last: list[Tensor] = []
     if growth is None:
@@ -311,19 +315,19 @@ def dissipative_inverse(A: Tensor, P: Tensor, growth: float | None) -> Tensor:  
 
 
 def _singular(c: Tensor) -> Tensor:
-    """Return the a of [0, 1/2] with c = a/(a² + 1/4); 1/2 for a c above 1."""
+    """Return the a with |a| ≤ 1/2 and c = a/(a² + 1/4); c is clamped to [-1, 1]."""
     c = c.clamp(-1, 1)
     return c / (1 + (1 - c.square()).sqrt()) / 2
 
 
 def contraction_inverse(C: Tensor) -> Tensor:  # (m, n) -> (n, m)
-    """Return K of a contraction; singular values above 1 become 1."""
+    """Return K with C = (KᴴK + I/4)⁻¹Kᴴ for a contraction C; singular values of C above 1 become 1."""
     U, c, Xh = decomposed(torch.linalg.svd, C, full_matrices=False)
     return (Xh.mH * _singular(c)) @ U.mH
 
 
 def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
-    """Return K for which SᴴS is a multiple of P."""
+    """Return K for which S = I + κ(KᴴK + I/4)⁻¹Kᴴ makes SᴴS a multiple of P."""
     values, vectors = decomposed(torch.linalg.eigh, P)
     roots = values.clamp(min=0).sqrt()
     part = (2 * roots / (roots[0] + roots[-1]) - 1) * ((growth + 1) / (growth - 1))
@@ -331,7 +335,11 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 
 
 def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
-    """Return P with eigenvalues clamped to [m/g, mg], for their geometric middle m and the growth g."""
+    """Return P with a condition number of at most growth².
+
+    If P exceeds this bound, its eigenvalues are clamped to [m/growth, m·growth], where m is the geometric
+    mean of the least and the largest eigenvalue.
+    """
     values, vectors = decomposed(torch.linalg.eigh, P)
     values = values.clamp(min=float(values[-1]) * torch.finfo(P.dtype).eps)
     if values[-1] <= growth**2 * values[0]:
@@ -341,7 +349,7 @@ def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
 
 
 def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
-    """Return the Cayley transform of A, which has the same quadratic forms as a matrix of discrete time."""
+    """Return the Cayley transform V of a multiple of A: P proves A stable if and only if VᴴPV ≤ P."""
     identity = identity_like(A)
     step = len(A) ** 0.5 / frobenius(A).clamp(min=_tiny(A)) * A
     return torch.linalg.solve_ex(identity - step, identity + step).result
@@ -350,16 +358,15 @@ def as_discrete(A: Tensor) -> Tensor:  # (n, n) -> (n, n)
 def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
     """Return a well conditioned P with VᴴPV ≤ P for V of ρ(V) ≤ 1, in double precision; NaN if no P exists.
 
-    The sum P₁ of all VᵏᴴVᵏ is such a form, but grows without bound as ρ(V) tends to 1. P₁⁻¹ is
-    correspondingly small in the directions where Vᵏᴴ decays slowly. So the sum of VᵏP₁⁻¹Vᵏᴴ stays bounded.
-    The inverse of this sum is the result, which also obeys VᴴPV ≤ P, and is a multiple of the identity for
-    every normal V.
+    The sum P₁ of all VᵏᴴVᵏ has VᴴP₁V ≤ P₁, but grows without bound as ρ(V) tends to 1. Then P₁⁻¹ is small in
+    the directions where Vᵏᴴ decays slowly. So the sum of all VᵏP₁⁻¹Vᵏᴴ stays bounded. The result P is the
+    inverse of this second sum. P has VᴴPV ≤ P, too, and is a multiple of the identity for every normal V.
     """
     host = V.numpy()
     if not np.isfinite(host).all():
         return torch.full_like(V, torch.nan)
     B, scale = balanced(host)
-    # Rounding must not move an eigenvalue of modulus 1 outside.
+    # V is shrunk so that rounding does not move an eigenvalue of modulus 1 out of the unit disc.
     inside = 1 - 16 * len(V) * torch.finfo(V.dtype).eps
     V, d = inside * torch.from_numpy(B), torch.from_numpy(scale)
     P = sum_of_powers(V, identity_like(V))
@@ -369,7 +376,7 @@ def quadratic_form(V: Tensor) -> Tensor:  # (n, n) -> (n, n)
 
 
 def sum_of_powers(V: Tensor, R: Tensor) -> Tensor:
-    """Return R + VᴴRV + V²ᴴRV² + ..., by doubling the number of terms."""
+    """Return a multiple of R + VᴴRV + V²ᴴRV² + ...; each step of the loop doubles the number of terms."""
     P: Tensor = R / torch.linalg.matrix_norm(R)
     for _ in range(_DOUBLINGS):
         P = P + V.mH @ P @ V

@@ -1,4 +1,4 @@
-"""The contraction certificate of a recurrent network, or the obstacle to one."""
+"""The contraction certificate of a recurrent network, or the reason why none is found."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class Contraction(NamedTuple):
-    r"""A proof of contraction, or its obstacle; see :func:`spectral_param.analysis.contraction`.
+    r"""A proof of contraction, or what prevents a proof; see :func:`spectral_param.analysis.contraction`.
 
     Attributes:
-        rate: A bound r <= 1: the distance of two states is multiplied by at most r in each step. None if no
-            bound is proven.
-        scaling: d > 0, the units in which states are compared: one tensor of the shape of the state, without
-            the batch; for an LSTM a pair, of h and c; for a ``ModuleList`` a list. None without a rate.
-        starts: Bounds on the moduli of the initial states for which the rate holds, shaped like ``scaling``:
-            1 for h of a gated network, the bound κ of the cells for c, infinite without gates.
-        norm: ``"max"``, :math:`\max_i |δ_i|/d_i` over all states; or ``"2"``, the largest 2-norm of δ/d of
-            a layer, for networks without gates where it proves a smaller rate.
-        obstacle: The reason if no rate is proven: a layer, and its gate or bias.
+        rate: A number r <= 1 such that each step multiplies the distance of two states by at most r. None if
+            no such number is proven.
+        scaling: The positive divisors d of the entries of the state in the norm. A tensor of the shape of the
+            state without the batch; for an LSTM a pair of tensors, for h and c; for a ``ModuleList`` a list.
+            None if no rate is proven.
+        starts: The rate holds for initial states whose moduli are at most these bounds, in the layout of
+            ``scaling``. The bounds are 1 for h of a gated network, κ (the bound of the cells) for c of an
+            LSTM, and infinite for a network without gates.
+        norm: The norm in which the difference δ of two states is measured. ``"max"`` is
+            :math:`\max_i |δ_i|/d_i` over all states. ``"2"`` is the largest 2-norm of δ/d over the layers; a
+            network without gates uses this norm if the proven rate is smaller.
+        obstacle: The layer, and its gate or bias, that prevents a proof. None if a rate is proven.
     """
 
     rate: float | None
@@ -46,7 +49,7 @@ class Contraction(NamedTuple):
 
 
 def summary(result: Any) -> str:
-    """Return the text of a named tuple, with the shapes of tensors in place of their entries."""
+    """Return the repr of a named tuple, with the shapes of tensors in place of their entries."""
 
     def text(value: object) -> str:
         if isinstance(value, Tensor):
@@ -72,8 +75,8 @@ class Proof:
 def prove(layers: Sequence[Sequence[Weights]]) -> Proof:
     """Return the least rate that is found for layers of one or two directions.
 
-    Layers of one direction are compared together, in one norm. With two directions each layer and direction
-    is compared separately, for given inputs.
+    Layers of one direction are proven together, in one norm of the states of all layers. With two directions,
+    each layer and direction has its own proof, which treats the inputs of the layer as given.
     """
     if all(len(layer) == 1 for layer in layers):
         chain = [layer[0] for layer in layers]
@@ -96,7 +99,7 @@ def prove(layers: Sequence[Sequence[Weights]]) -> Proof:
 def _chain(
     chain: list[Weights], only_max: bool = False
 ) -> tuple[float | None, list[Array], Literal["max", "2"]]:
-    """Return a rate of at most 1, or None; d of each layer; and the norm."""
+    """Return a rate of at most 1 (None if none is proven), the scaling d of each layer, and the norm."""
     rate, found = _in_max_norm(chain)
     if only_max or any(layer.kind != "RNN" for layer in chain):
         return rate, found, "max"
@@ -114,14 +117,19 @@ def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
         comparisons = [layer.comparison(k > 0, holds) for k, layer in enumerate(chain)]
         root = comparison_root(comparisons, start=_start(chain))
         if root.rate <= 1:
-            # With update gates near 1, a layer that may hold its state has no rate below 1.
+            # An update gate near 1 keeps the state as it is. So a GRU whose gates may reach 1 has no rate
+            # below 1.
             held = holds and any(layer.kind == "GRU" for layer in chain)
             return 1.0 if held else root.rate, np.split(root.scaling, cuts)
     return None, []
 
 
 def _start(chain: list[Weights]) -> Array | None:
-    """Return d for all layers from the d of each layer, larger for later layers to outweigh inputs."""
+    """Return a first scaling d of all layers, from the d of each layer.
+
+    The d of each later layer is multiplied by a further factor 1e4, so that the inputs from the layer before
+    have little weight.
+    """
     known = [layer.scaling for layer in chain if layer.scaling is not None]
     if len(known) < len(chain):
         return None
@@ -129,10 +137,11 @@ def _start(chain: list[Weights]) -> Array | None:
 
 
 def _in_2_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
-    """Return a rate in diagonal coordinates Θ_l of each layer, and d = g_l/Θ_l for a number g_l.
+    """Return a rate in diagonal coordinates Θ_l of each layer l, and d = g_l/Θ_l with a number g_l per layer.
 
-    With r_l = ‖Θ_l U_l Θ_l⁻¹‖ and k_l = ‖Θ_l W_l Θ_{l-1}⁻¹‖ the norms e_l of the layers obey
-    e_l⁺ <= r_l e_l + k_l e_{l-1}⁺: a comparison function with one state for each layer.
+    Let e_l be the 2-norm of Θ_l times the difference of two states of layer l, r_l = ‖Θ_l U_l Θ_l⁻¹‖ and
+    k_l = ‖Θ_l W_l Θ_{l-1}⁻¹‖. Then e_l⁺ <= r_l e_l + k_l e_{l-1}⁺ after a step. The right side is a
+    comparison function with one state for each layer; its root gives the rate and the g_l.
     """
     thetas = [coordinates(layer.hidden) for layer in chain]
     layers = []
@@ -149,7 +158,7 @@ def _in_2_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
 
 
 def _obstacle(layers: Sequence[Weights]) -> str:
-    """Return the obstacle: the first layer without a rate by itself, and why."""
+    """Return text that names the first layer for which no rate is proven, and says why."""
     for layer in layers:
         if layer.kind == "RNN":
             if _chain([layer])[0] is None:
@@ -168,7 +177,7 @@ def _obstacle(layers: Sequence[Weights]) -> str:
 
 
 def _of_gates(layer: Weights) -> str:
-    """Return which gate and which bias of a layer prevent a proof."""
+    """Return text that says which gate and which bias of a layer prevent a proof."""
     gate, suffix = ("update", "z") if layer.kind == "GRU" else ("forget", "f")
     reach, rest = layer.reach()
     unit = int(np.argmin(rest))
@@ -194,7 +203,7 @@ def _of_gates(layer: Weights) -> str:
 
 
 def shaped(arrays: Sequence[Sequence[Array]], layers: Sequence[Sequence[Weights]], is_cell: bool) -> object:
-    """Return one array for each layer and direction as tensors of the shape of the states."""
+    """Return the arrays of all layers and directions as tensors, in the shapes of torch's states."""
     flat = [array for layer in arrays for array in layer]
     kind, n = layers[0][0].kind, layers[0][0].units
     stacked = torch.from_numpy(np.stack(flat))
@@ -204,7 +213,7 @@ def shaped(arrays: Sequence[Sequence[Array]], layers: Sequence[Sequence[Weights]
 
 
 def starts_of(layer: Weights) -> Array:
-    """Return the largest entries of a layer's initial states for which a certificate holds."""
+    """Return bounds on the moduli of a layer's initial states; within them a certificate holds."""
     if layer.kind == "RNN":
         return np.full(layer.units, np.inf)
     ones = np.ones(layer.units)

@@ -1,13 +1,13 @@
 r"""An upper bound of the spectral norm that holds despite rounding errors.
 
-If LAPACK's Cholesky factorisation of sI - G, for G = AᵀA, succeeds, the factor R has
+Let G = AᵀA. If LAPACK's Cholesky factorisation of sI - G succeeds, the computed factor R has
 
 .. math:: R^T R = sI - G + Δ, \qquad ‖Δ‖ ≤ γ_{n+1} ‖R‖_F^2 ≤ n (n + 1) ε s
 
-(Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3), and RᵀR is positive semidefinite. So
-λ_max(G) ≤ s (1 + n (n + 1) ε). The product AᵀA is wrong by at most γ_m ‖A‖_F², and the entries of A = ΘWΘ⁻¹,
-with two roundings each, by 2ε √n ‖A‖. With ε twice the unit roundoff, all these relative errors of ‖A‖²
-together are below (n + 3)² ε.
+with γ_k = ku/(1 - ku) for the unit roundoff u, and ε = 2u (Higham, "Accuracy and Stability of Numerical
+Algorithms", theorem 10.3). Because RᵀR is positive semidefinite, λ_max(G) ≤ s (1 + n (n + 1) ε). The computed
+product AᵀA has an error of at most γ_m ‖A‖_F². The entries of A = ΘWΘ⁻¹ have two rounding errors each, which
+change the norm by at most 2ε √n ‖A‖. All these errors together change ‖A‖² by a relative (n + 3)² ε at most.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def norm_bound(A: Any) -> float:  # (m, n)
-    """Return a number that is at least ‖A‖, and exceeds it by about (n + 3)² ε, relatively.
+    """Return an upper bound of ‖A‖ that exceeds ‖A‖ by a relative (n + 3)² ε or so.
 
-    n is the larger side. A is real, finite and float64: an array or a scipy sparse array.
+    Here n is the larger dimension of A. The matrix A must be real, finite and in float64; it may be an array
+    or a scipy sparse array.
     """
     unit = power_of_two(A.data if sparse.issparse(A) else A)
     A = A / unit
@@ -40,7 +41,7 @@ def norm_bound(A: Any) -> float:  # (m, n)
         return 0.0
     rounding = (n + 3) ** 2 * _EPS
     s = square * (1 + rounding)
-    # Repeated while the estimate of ‖A‖² is too small.
+    # As long as s is not proven to exceed λ_max(AᵀA), the margin above the estimate is multiplied by 4.
     while not is_below(torch.from_numpy(gram.copy()), torch.tensor(s, dtype=torch.float64, device="cpu")):
         rounding *= 4
         s = square * (1 + rounding)
@@ -48,5 +49,5 @@ def norm_bound(A: Any) -> float:  # (m, n)
 
 
 def _estimate(gram: Array) -> float:
-    """Return about λ_max."""
+    """Return the largest eigenvalue of ``gram`` up to rounding, at least 0."""
     return float(eigvalsh(gram)[-1].clip(min=0))

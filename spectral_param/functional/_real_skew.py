@@ -13,7 +13,7 @@ from spectral_param._matrices import Array, decomposed
 
 
 def twice_inverse_of_skew(S: Tensor) -> Tensor:
-    """Return 2(I + S)⁻¹ in double precision, with an error of eps for every skew S."""
+    """Return 2(I + S)⁻¹ in double precision, with an error of the order of eps for skew S of any norm."""
     if S.is_complex():
         angles, V = decomposed(torch.linalg.eigh, 1j * S)  # S = -V diag(iλ) Vᴴ
         return (V * (2 / torch.complex(torch.ones_like(angles), -angles))[..., None, :]) @ V.mH
@@ -24,7 +24,8 @@ def twice_inverse_of_skew(S: Tensor) -> Tensor:
 def _of_real_skew(S: Array) -> Array:
     """Return 2(I + S)⁻¹ by the real Schur form, whose blocks are 0 and [0, -b; b, 0].
 
-    Complex eigenvectors of ±iλ are conjugate only up to eps‖S‖: the real part would not be orthogonal.
+    The complex eigendecomposition is not used: computed eigenvectors of iλ and -iλ are conjugate only up to
+    eps‖S‖, so the real part of their product would not be orthogonal.
     """
     with np.errstate(over="ignore", divide="ignore"):
         return of_real_skew(
@@ -43,7 +44,7 @@ def of_real_skew(S: Array, even: Callable[[Array], Array], odd: Callable[[Array]
     lower = np.diag(form, -1)
     b = np.where(lower != 0, (lower - np.diag(form, 1)) / 2, 0)
     turned = odd(b)
-    # b for each row; between two blocks the subdiagonal is 0.
+    # Each row gets the b of its block. The sum has only one nonzero term: between blocks, b is 0.
     diagonal = even(np.append(b, 0) + np.append(0, b))
     product = Q * diagonal
     product[:, 1:] += Q[:, :-1] * turned

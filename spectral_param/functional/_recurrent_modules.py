@@ -1,4 +1,4 @@
-"""The layers of torch's recurrent networks and cells, as weights in double precision."""
+"""The weights, in double precision, of the layers of torch's recurrent networks and cells."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS: dict[type[nn.Module], Kind] = {
 
 
 def check_input_bound(input_bound: Any) -> float:
-    """Return the bound of the inputs, infinity for None."""
+    """Return the bound of the inputs as a float; None (no known bound) becomes infinity."""
     if input_bound is None:
         return math.inf
     if not (is_finite(input_bound) and input_bound > 0):
@@ -38,12 +38,12 @@ def check_input_bound(input_bound: Any) -> float:
 
 
 def torch_layers(module: nn.Module, input_bound: float, name: str) -> list[list[Weights]]:
-    """Return the weights of a torch network or cell: a list of directions for each layer.
+    """Return the weights of a torch network or cell: for each layer, a list of one or two directions.
 
     Args:
-        module: Its class is one of ``KINDS``.
-        input_bound: The largest entry of an input.
-        name: The caller's name, for messages.
+        module: A module whose class is one of ``KINDS``.
+        input_bound: A bound on the moduli of the entries of the inputs.
+        name: The name of the calling function, for messages.
     """
     kind = KINDS[type_before_parametrizations(module)]
     check_settings(module, name)
@@ -72,7 +72,7 @@ def layer(
     limit: Array | float = math.inf,
     scaling: Array | None = None,
 ) -> Weights:
-    """Return one layer of weight_ih, weight_hh, bias_ih and bias_hh.
+    """Return the ``Weights`` of one layer, made of weight_ih, weight_hh, bias_ih and bias_hh.
 
     Raises:
         NotFiniteError: If a weight is not finite.
@@ -95,7 +95,7 @@ def layer(
 
 
 def check_settings(module: nn.Module, name: str) -> None:
-    """Raise where the proof does not hold: with dropout in training, and with projections."""
+    """Raise for settings to which the proof does not apply: dropout in training mode, and projections."""
     settings: Any = module
     if module.training and getattr(module, "dropout", 0) > 0 and getattr(module, "num_layers", 1) > 1:
         raise ValueError(
@@ -110,7 +110,7 @@ def check_settings(module: nn.Module, name: str) -> None:
 
 
 def refuse(module: object, name: str, expected: str, remedy: str) -> None:
-    """Raise for a module of another kind."""
+    """Raise an error for a module of a kind that the caller does not support."""
     raise ValueError(f"{name}: module: expected {expected}, got {described_module(module)}. {remedy}")
 
 

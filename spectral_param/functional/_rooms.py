@@ -1,4 +1,4 @@
-"""The search for originals of a matrix on, or near, the boundary of a set."""
+"""The search for originals (inverse images under a map) of a matrix on, or near, the boundary of a set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Originals, the distance of their image from the wanted matrix, and whether this distance is small."""
+    """Originals, the distance of their image from the wanted matrix, and whether the distance is small."""
 
     originals: Any
     error: float
@@ -16,14 +16,14 @@ class Attempt(NamedTuple):
 
 
 def nearest(tries: Iterable[tuple[float, Iterable[Attempt]]]) -> Attempt | None:
-    """Return the first good attempt, else the attempt of least error; None if there are no attempts.
+    """Return the first good attempt, or else the attempt of least error; None if there are no attempts.
 
-    On the boundary a map has no inverse, or rounding makes the inverse useless. So the matrix is moved
-    inside, by increasing margins.
+    On the boundary of the set, the map has no inverse, or rounding makes the inverse useless. So the matrix
+    is moved into the interior of the set, by increasing margins, and originals of the moved matrix are tried.
 
     Args:
-        tries: For each margin, the distance by which the matrix is moved, and the attempts for the moved
-            matrix. The attempts are made only if this distance is below the least error so far.
+        tries: Pairs, one for each margin: the distance by which the matrix is moved, and the attempts for
+            the moved matrix. The attempts are made only if this distance is below the least error so far.
     """
     best = None
     for moved, attempts in tries:

@@ -14,7 +14,7 @@ from spectral_param.functional._checks import check_real, check_square, is_finit
 from spectral_param.functional._diagonal_scaling import least_norm, scaled
 from spectral_param.functional._proven_norm import norm_bound
 
-# For larger quotients, a bound of the norm in the coordinates says little about the norm itself.
+# Largest quotient of two entries of Θ. For larger quotients, a bound of ‖ΘWΘ⁻¹‖ says little about ‖W‖.
 CONDITION = 1e12
 
 
@@ -22,31 +22,33 @@ CONDITION = 1e12
 def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
     r"""Return the least :math:`‖ΘWΘ^{-1}‖_2` over positive diagonal matrices Θ.
 
-    If this number is below 1, a network :math:`h^+ = φ(Wh + Ux + b)`, whose φ acts on each unit and has
-    slopes in [-1, 1], contracts at this rate in the norm ‖Θ·‖. The number lies between the spectral radius
-    and the norm, and is at most the spectral radius of :math:`|W|`. Source: Buehner and Young, "A tighter
-    bound for the echo state property", IEEE Transactions on Neural Networks 17 (2006). In robust control this
-    number is the upper bound of the structured singular value for repeated real scalings ("D-scaling").
+    Consider a network :math:`h^+ = φ(Wh + Ux + b)` whose φ acts entry by entry with slopes in [-1, 1]. If the
+    least norm is below 1, the network contracts at this rate in the norm ‖Θ·‖. The least norm lies between
+    the spectral radius and the norm of W, and is at most the spectral radius of :math:`|W|`. Source: Buehner
+    and Young, "A tighter bound for the echo state property", IEEE Transactions on Neural Networks 17 (2006).
+    In robust control, the least norm is known as the upper bound of the structured singular value for
+    repeated real scalings ("D-scaling").
 
-    :func:`spectral_param.analysis.lyapunov_certificate` with ``metric="diagonal"`` returns Θ as well, and
-    takes sparse matrices.
+    To get Θ, too, or for sparse matrices, take :func:`spectral_param.analysis.lyapunov_certificate` with
+    ``metric="diagonal"``.
 
     Args:
-        W: Real square matrices ``(..., n, n)``, at most n = 512 for the precision below; n = 256 takes a
+        W: Real square matrices ``(..., n, n)``. The precision below holds up to n = 512; n = 256 takes a
             second.
         condition: The largest allowed quotient of two entries of Θ, above 1. If no path of connections leads
-            from some unit to another, the least norm is approached as the quotient grows, but not attained.
-            The default is 1e12.
+            from some unit to another, the least norm is approached as the quotient grows, but may not be
+            attained. The default is 1e12.
 
     Returns:
-        The least norm, ``(...)``, in double precision and without a graph: where several singular values are
-        largest, as they are at the least norm, the norm has no derivative. The result exceeds the least norm
-        by at most a relative 1e-6, and is never below ‖ΘWΘ⁻¹‖ for the Θ found. NaN where W is not finite.
+        The least norm, ``(...)``, in double precision and without an autograd graph. (At the least norm,
+        several singular values are equal in general, so the norm has no derivative.) The result exceeds the
+        least norm by at most a relative 1e-6, and is never below ‖ΘWΘ⁻¹‖ for the Θ found. The result is NaN
+        where W is not finite.
 
     Raises:
         NotAMatrixError: If W has fewer than two dimensions or no entries.
         NotSquareError: If W is not square.
-        UnsupportedDtypeError: If W is complex, or of a dtype that LAPACK lacks.
+        UnsupportedDtypeError: If W is complex, or if LAPACK does not support its dtype.
         ValueError: If the condition is not a finite number above 1.
 
     Example:
@@ -64,7 +66,7 @@ def scaled_norm(W: Tensor, condition: float = CONDITION) -> Tensor:
 
 
 def check_condition(condition: Any) -> None:
-    """Raise unless the bound of the condition is a finite number above 1."""
+    """Raise unless ``condition``, a bound of a condition number, is a finite number above 1."""
     if not (is_finite(condition) and condition > 1):
         raise ValueError(
             f"condition: expected a finite number > 1, got {condition!r}. With 1 the norm is "

@@ -2,23 +2,25 @@ r"""The real Schur form V = P(Λ + T)Pᵀ in terms of moduli, angles and shears.
 
 Notation: P is orthogonal, Λ block-diagonal with blocks of sizes 1 and 2, T strictly lower triangular.
 ``pairs[i]`` is true when rows i and i + 1 form a block of size 2. Each quantity of a block (γ, θ, log s)
-stands at the first row of the block; entries at other rows are ignored. The code stores the eigenvalue of a
-block by its parts γ cosθ and γ sinθ, so that a bound on γ or on the real part can be imposed before anything
-else is computed.
+is stored at the index of the block's first row; entries at other rows are ignored. The code stores the
+eigenvalue of a block as its real part γ cosθ and its imaginary part γ sinθ. So a bound on γ or on the real
+part can be imposed before V is computed.
 
 The blocks
 ----------
 .. math:: \begin{bmatrix} γ\cosθ & -s\,γ\sinθ \\ γ\sinθ/s & γ\cosθ \end{bmatrix}
 
-with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s; a real eigenvalue is a block of size 1, [γ] with
-a sign. docs/derivation_schur.md explains why Kerg et al. (2019), "Non-normal Recurrent Neural Network
-(nnRNN)", eq. (5), needs the shear.
+with a shear s > 0 has the eigenvalues γ e^{±iθ} for every s. A real eigenvalue is a block [γ] of size 1,
+where γ has the sign of the eigenvalue. The page docs/derivation_schur.md explains why the shear must be added
+to eq. (5) of Kerg et al. (2019), "Non-normal Recurrent Neural Network (nnRNN)". In this file, the form with
+shears is called exact. The form of the paper has s = 1 and entries of T inside the blocks.
 
 Departure from normality
 ------------------------
 Henrici (1962): ‖V‖_F² = Σ|λ|² + D². Here D² = ‖T‖_F² + Σ (b + c)², where b + c = -2 γ sinθ sinh(log s) for
-each block of size 2; docs/derivation_schur.md lists the quantities that D bounds. Multiplying T and each
-sinh(log s) by 1/sqrt(1 + D²/d²) makes the departure smaller than d and does not change the eigenvalues.
+each block of size 2. The page docs/derivation_schur.md lists quantities that the departure D bounds. If T
+and each sinh(log s) are multiplied by 1/sqrt(1 + D²/d²), the departure becomes smaller than d, and the
+eigenvalues do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from spectral_param.functional._checks import with_arrays
 
 
 class SchurBlocks(NamedTuple):
-    """Parameters of Λ + T; the paper's form does not use ``log_shear``."""
+    """Parameters of Λ + T; the form of Kerg et al. (2019) does not use ``log_shear``."""
 
     T: Tensor  # (..., n, n)
     real: Tensor  # (..., n): γ cosθ, or the real eigenvalue γ
@@ -46,7 +48,7 @@ class SchurBlocks(NamedTuple):
 
 
 def paper_pairs(like: Tensor) -> Tensor:  # (..., n) -> (..., n)
-    """Return blocks of size 2 from the first row on; for odd n the last block has size 1."""
+    """Return ``pairs`` for blocks of size 2 from the first row on; for odd n the last block has size 1."""
     pairs = torch.zeros_like(like, dtype=torch.bool)
     pairs[..., 0 : like.shape[-1] - 1 : 2] = True
     return pairs
@@ -77,12 +79,14 @@ def schur_form(
     Args:
         P: Orthogonal matrices ``(..., n, n)``.
         T: The part below the blocks, ``(..., n, n)``; other entries are ignored.
-        gamma: Signed moduli ``(..., n)``. For a block of size 1, the eigenvalue.
-        theta: Angles ``(..., n)`` of the blocks of size 2.
-        log_shear: Logarithms of the shears s of these blocks, ``(..., n)``: 0 makes a block normal. ``None``
-            selects the paper's literal form, with s = 1 and an entry of T inside each block; the eigenvalues
-            of a block are then γ e^{±iθ} only where the entry of T is zero.
-        pairs: Booleans ``(..., n)``: where the blocks of size 2 start.
+        gamma: Moduli γ of the eigenvalues, with a sign, ``(..., n)``. For a block of size 1, γ is the
+            eigenvalue itself.
+        theta: Angles θ of the blocks of size 2, ``(..., n)``.
+        log_shear: Logarithms of the shears s of the blocks of size 2, ``(..., n)``. With log s = 0 a block is
+            normal. ``None`` selects the literal form of Kerg et al. (2019), with s = 1 and an entry of T
+            inside each block. In this form a block has the eigenvalues γ e^{±iθ} only if the entry of T
+            inside the block is zero.
+        pairs: Booleans ``(..., n)``, which are true at the first rows of the blocks of size 2.
 
     Returns:
         Tensor of shape ``(..., n, n)``.
@@ -108,7 +112,7 @@ def polar_parts(gamma: Tensor, theta: Tensor, pairs: Tensor) -> tuple[Tensor, Te
 
 
 def assemble(P: Tensor, blocks: SchurBlocks, exact: bool) -> Tensor:
-    """Return V = P(Λ + T)Pᵀ; without ``exact``, the paper's form with entries of T in the blocks."""
+    """Return V = P(Λ + T)Pᵀ; ``exact=False`` keeps entries of T inside the blocks, as Kerg et al. do."""
     S = _block_diagonal(blocks) + strictly_lower(blocks.T, blocks.pairs if exact else None)
     return matmul(matmul(P, S), P.mT)
 
@@ -134,15 +138,15 @@ def scale_departure(blocks: SchurBlocks, factor: Tensor) -> SchurBlocks:
 def fold(x: Tensor, low: float, high: float) -> Tensor:
     """Return x reflected at both ends into [low, high]; ``low`` may be -∞.
 
-    The map is the identity inside the interval and has slope 1 or -1 everywhere. So the bounds can be
-    reached, and the derivative does not vanish there, as it would for a smooth map onto the interval.
+    The map is the identity inside the interval and has slope 1 or -1 everywhere. So x can reach the bounds,
+    and the derivative at a bound is not zero. (A smooth map onto the interval has derivative zero there.)
     """
     if low == -math.inf:
         return torch.where(x <= high, x, 2 * high - x)
     width = high - low
     inside = (x - low) - 2 * width * ((x - low) / (2 * width)).floor()
     reflected = low + torch.where(inside <= width, inside, 2 * width - inside)
-    # For a large x, rounding errors can leave the interval.
+    # For a large x, rounding errors can move the result out of the interval.
     reflected = reflected.clamp(low, high)
     return torch.where((x >= low) & (x <= high), x, reflected)
 
@@ -150,12 +154,12 @@ def fold(x: Tensor, low: float, high: float) -> Tensor:
 def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
     """Return orthogonal P and block lower triangular S with W = PSPᵀ, in float64 on the host.
 
-    The blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|. W is real and finite.
+    The blocks [a, b; c, a] of S have bc < 0 and |b| ≤ |c|. The argument W must be real and finite.
     """
     vectors, forms = [], []
     for matrix in W.detach().cpu().double().reshape(-1, *W.shape[-2:]):
         upper, Q = (torch.from_numpy(X) for X in schur(matrix.numpy(), output="real"))
-        # The basis in reverse order makes an upper triangular form lower triangular.
+        # Reversing the order of the basis turns the upper triangular form into a lower triangular form.
         P, S = Q.flip(-1), upper.flip(-1, -2)
         order = torch.arange(len(S), device="cpu")
         for i in S.diagonal(1).nonzero()[:, 0].tolist():
@@ -167,11 +171,11 @@ def real_schur(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n)
 
 
 def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
-    """Return the parts of S = Λ + T from :func:`real_schur`, for the exact or the paper's form.
+    """Return the parts of S = Λ + T from :func:`real_schur`, for the exact form or that of Kerg et al.
 
-    A block with |b| ≤ eps·|c| counts as two real eigenvalues. This changes S by a rounding error and keeps
-    the shears below eps^(-1/2). ``eps`` is the relative rounding error of the matrix from which S was
-    computed.
+    A block [a, b; c, a] with |b| ≤ eps·|c| counts as two real eigenvalues. So S changes only by a rounding
+    error, and shears lie between eps^(1/2) and 1. The argument ``eps`` is the relative rounding error of the
+    matrix from which S was computed.
     """
     n = S.shape[-1]
     pad = torch.zeros_like(S[..., :1, 0])
@@ -179,22 +183,22 @@ def read_blocks(S: Tensor, eps: float, exact: bool) -> SchurBlocks:
     b = torch.cat([S.diagonal(1, -2, -1), pad], dim=-1)
     c = torch.cat([S.diagonal(-1, -2, -1), pad], dim=-1)
     pairs = b.abs() > eps * c.abs()
-    # γ sinθ comes from bc in the exact form, from b alone in the paper's form.
+    # γ sinθ is ±sqrt(-bc) in the exact form, and -b in the form of Kerg et al.
     sine = c.sign() * b.abs().sqrt() * c.abs().sqrt() if exact else -b
     sine = torch.where(pairs, sine, 0)
     if exact:
         log_shear = torch.where(pairs, (b.abs().log() - c.abs().log()) / 2, 0)
         return SchurBlocks(strictly_lower(S, pairs), a, sine, log_shear, pairs)
-    # The entry inside a block is γ sinθ + t.
+    # In the form of Kerg et al., the entry c inside a block is γ sinθ + t with an entry t of T.
     inside = torch.where(pairs, sine, 0)[..., : n - 1]
     T = strictly_lower(S) - inside.diag_embed(-1)
     return SchurBlocks(T, a, sine, torch.zeros_like(a), pairs)
 
 
 def flip_last(P: Tensor, blocks: SchurBlocks, where: Tensor) -> tuple[Tensor, SchurBlocks]:
-    """Return P and blocks with the last Schur vector negated for the matrices that ``where`` marks.
+    """Return P and blocks after the last Schur vector is negated in the matrices that ``where`` marks.
 
-    This changes the sign of det P, but not V.
+    The negation changes the sign of det P, but not V.
     """
     sign = torch.ones_like(blocks.real)
     sign[..., -1] = torch.where(where, -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Checks and scaling of sparse weights: tensors and scipy's matrices."""
+"""Checks and scaling of sparse weights: sparse torch tensors, and sparse matrices or arrays of scipy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_sparse(weight: Any) -> bool:
 
 
 def check_sparse(weight: Any, name: str) -> None:
-    """Raise unless a sparse weight is one square matrix of numbers."""
+    """Raise an error unless the sparse weight is a single square matrix of numbers."""
     if weight.ndim != 2 or 0 in weight.shape:
         raise NotAMatrixError(f"{name}: expected one sparse matrix (n, n), got shape {tuple(weight.shape)}.")
     if weight.shape[0] != weight.shape[1]:
@@ -36,7 +36,7 @@ def check_sparse(weight: Any, name: str) -> None:
 
 
 def to_scipy(weight: Any) -> Any:
-    """Return a sparse tensor as a scipy matrix in double precision, and a scipy matrix as it is."""
+    """Convert a sparse tensor to a scipy array in double precision; return a scipy matrix unchanged."""
     if not isinstance(weight, Tensor):
         return weight
     entries = to_double(weight.detach().to_sparse_coo().cpu()).coalesce()
@@ -53,5 +53,5 @@ def scaled_(weight: Any, factor: float) -> Any:
         if weight.layout == torch.sparse_coo and not weight.is_coalesced():
             weight.mul_(factor)
         else:
-            weight.detach().values().mul_(factor)  # mul_ of W itself would lose its coalesced flag.
+            weight.detach().values().mul_(factor)  # weight.mul_ would lose the weight's flag "coalesced".
     return weight

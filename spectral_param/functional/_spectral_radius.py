@@ -1,6 +1,7 @@
 """Spectral radius, spectral abscissa and dominant eigentriple as differentiable functions.
 
-``spectral_param/_eigen/derivative.py`` has the derivation.
+The page docs/derivation_spectral_radius.md derives the derivatives, which are computed in
+``spectral_param/_eigen/derivative.py``.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from spectral_param.functional._checks import check_square, with_arrays
 def dominant_eigen(T: Tensor) -> Eigentriple:
     """Return the eigenvalue of largest modulus with its right and left eigenvectors.
 
-    :math:`T u = λ u` and :math:`v^H T = λ v^H` with :math:`‖u‖ = ‖v‖ = 1`. The entry of u with the largest
-    modulus is positive, and so is :math:`v^H u`. This choice fixes the phases, so that λ, u and v are
-    functions of T, which can be differentiated any number of times. ``1 / (vᴴu)`` is the condition number of
-    λ. The forward pass costs one eigenvalue decomposition, a derivative of u or v one linear solve.
+    The eigenvectors obey :math:`T u = λ u` and :math:`v^H T = λ v^H` with :math:`‖u‖ = ‖v‖ = 1`. The entry of
+    u with the largest modulus is positive, and :math:`v^H u` is positive. This choice fixes the phases. So λ,
+    u and v are functions of T and can be differentiated any number of times. The condition number of λ is
+    ``1 / (vᴴu)``. The forward pass costs one eigenvalue decomposition; a derivative of u or v costs one
+    linear solve.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
         Named tuple ``(eigenvalue, right, left)`` of complex tensors with shapes ``(...)``, ``(..., n)`` and
-        ``(..., n)``. Of a complex conjugate pair, the eigenvalue in the upper half plane is taken; of other
-        eigenvalues of equal modulus, any one. NaN where the matrix is not finite. Where λ is defective (in
-        working precision) the derivative is zero.
+        ``(..., n)``. From a complex conjugate pair, the eigenvalue in the upper half plane is returned. If
+        other eigenvalues have the same modulus, any one of them may be returned. The result is NaN where the
+        matrix is not finite. The derivative is zero where λ is defective (in working precision).
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -58,18 +60,18 @@ def dominant_eigen(T: Tensor) -> Eigentriple:
 def spectral_radius(T: Tensor) -> Tensor:
     r"""Return the spectral radius ``ρ(T) = max |λ_i(T)|`` of each matrix, differentiably.
 
-    The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is C/ρ of Prop. 3.2 in
-    Helfrich and Ye (2020). Under torch.compile autograd gives the first derivative only. Transforms of
-    torch.func inside the compiled function, and exported programs, give derivatives of every order, by
+    The gradient is :math:`\mathrm{Re}(\bar λ\, \bar v u^T / (v^H u)) / ρ`, which is the matrix C/ρ of Prop.
+    3.2 in Helfrich and Ye (2020). Under torch.compile, autograd gives only the first derivative. Transforms
+    of torch.func inside a compiled function, and exported programs, give derivatives of every order by
     PyTorch's formula, which differentiates the modulus through all eigenvectors.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
-        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        have the largest modulus, the gradient of one of them is returned. The gradient is zero where ρ = 0 or
-        λ is defective, because ρ has no derivative there.
+        Real tensor of shape ``(...)``. The result and its gradient are NaN where T is not finite. If several
+        eigenvalues have the largest modulus, the gradient is that of one of these eigenvalues. The gradient
+        is zero where ρ = 0 or λ is defective, because ρ has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.
@@ -94,16 +96,17 @@ def spectral_abscissa(T: Tensor) -> Tensor:
     r"""Return the spectral abscissa ``α(T) = max Re λ_i(T)`` of each matrix, differentiably.
 
     The spectral abscissa is the largest growth rate of :math:`\dot x = T x`, which is stable for α < 0. The
-    gradient is :math:`\mathrm{Re}(\bar v u^T / (v^H u))` for the vectors of the rightmost eigenvalue. For
-    costs and limits see :func:`spectral_radius`.
+    gradient is :math:`\mathrm{Re}(\bar v u^T / (v^H u))` with the right eigenvector u and the left
+    eigenvector v of the rightmost eigenvalue. For derivatives under torch.compile see
+    :func:`spectral_radius`.
 
     Args:
         T: Matrices of shape ``(..., n, n)``, real or complex.
 
     Returns:
-        Real tensor of shape ``(...)``. NaN, with NaN gradient, where T is not finite. If several eigenvalues
-        are rightmost, the gradient of one of them, or of one conjugate pair, is returned. The gradient is
-        zero where λ is defective, because α has no derivative there.
+        Real tensor of shape ``(...)``. The result and its gradient are NaN where T is not finite. If several
+        eigenvalues are rightmost, the gradient is that of one of these eigenvalues, or of one conjugate pair.
+        The gradient is zero where λ is defective, because α has no derivative there.
 
     Raises:
         NotAMatrixError: If T has fewer than two dimensions or no entries.

@@ -1,4 +1,4 @@
-"""Linear systems as arguments: four matrices, or an object of scipy or python-control."""
+"""Linear systems as arguments of functions: four matrices, or an object of scipy or python-control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spectral_param.functional._checks import described
 
 
 class System(NamedTuple):
-    """x⁺ = Ax + Bu or dx/dt = Ax + Bu, and y = Cx + Du: arrays in float64."""
+    """The matrices, in float64, of x⁺ = Ax + Bu (or dx/dt = Ax + Bu) and y = Cx + Du."""
 
     A: Array
     B: Array
@@ -22,15 +22,15 @@ class System(NamedTuple):
 
 
 def is_system(value: Any) -> bool:
-    """Return whether an object is a system or a transfer function, by its attributes."""
+    """Return whether an object has the attributes of a linear system or of a transfer function."""
     return hasattr(value, "to_ss") or all(hasattr(value, name) for name in "ABCD")
 
 
 def system_of(A: Any, B: Any, C: Any, D: Any, dt: Any) -> tuple[System, bool]:
-    """Return a system, and whether its time is continuous.
+    """Return the system that the arguments describe, and whether its time is continuous.
 
     Raises:
-        ValueError: If a matrix is missing, complex or of a shape that does not fit.
+        ValueError: If a matrix is missing or complex, or if the shapes of the matrices do not fit together.
     """
     if is_system(A):
         if any(part is not None for part in (B, C, D)):
