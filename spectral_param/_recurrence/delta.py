@@ -52,12 +52,12 @@ def delta_product(
         k: Keys ``(..., T·r, d)``, r consecutive keys for each step. Keys are divided by their lengths; a key
             of zeros changes nothing.
         v: Values ``(..., T·r, e)``. None stands for zeros, at a lower cost.
-        beta: Strengths β ``(..., T·r)``, from 0 to 2. Other values are not checked, but the bounds above do
-            not hold for them.
+        beta: Strengths β ``(..., T·r)``, from 0 to 2. Values outside this range are not checked, but the
+            bounds above do not hold for them.
         decay: Decays a ``(..., T)``, from 0 to 1; None for 1.
         state: The first S ``(..., d, e)``; None for zeros.
         chunk: Number of steps c that are computed at once. None, the default, takes chunks of 16 to 64 keys,
-            fewer keys for more sequences, which was fastest on a CPU.
+            with fewer keys if there are more sequences. These sizes were fastest on a CPU.
 
     Returns:
         y ``(..., T, e)`` and the last S ``(..., d, e)``, both in the dtype that q, k, v, β, a and S promote

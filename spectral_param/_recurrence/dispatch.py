@@ -1,9 +1,9 @@
 r"""The recurrence h_t = σ(U x_t + W h_{t-1} + b) over a whole sequence, and the choice of an implementation.
 
-All paths give the same results. The reference path is a loop of autograd operations. It allows any activation
-and any transform. The fused path is several times faster, because it is one autograd Function for the whole
-sequence. The fused path needs an activation that has a name; under torch.compile it becomes one operator. The
-linear path computes many steps at a time if there is no activation.
+All paths give the same results. The reference path is a loop of autograd operations. The reference path
+allows any activation and any transform. The fused path is several times faster, because it is one autograd
+Function for the whole sequence. The fused path needs an activation that has a name; under torch.compile it
+becomes one operator. The linear path computes many steps at a time if there is no activation.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def rnn(
             backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes
             :math:`k = \sqrt T / 2`, which needs the least memory: the memory of about :math:`4 \sqrt T` steps
             instead of T steps. None, the default, stores all states.
-        return_output: Whether to return all states, :math:`T B n` numbers. With False and
-            ``checkpoint_every``, memory for all states is not needed. With False and no activation, powers of
-            W compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
+        return_output: Whether to return all states, :math:`T B n` numbers. False together
+            with ``checkpoint_every`` saves the memory for all states. False without an activation lets powers
+            of W compute many steps at a time, which is much faster (on a CPU, for sequences of equal length).
 
     Returns:
         All states, shaped like x with n features, or None with ``return_output=False``; and the last state of

@@ -11,8 +11,8 @@ all stretches in parallel.
 Powers, rows and states are computed in float64, and the states are rounded at the end, for two reasons.
 First, in float32 the error of :math:`W^L` would be repeated in every stretch, so the errors would grow with
 the number of steps. (The errors of single steps are independent, and grow only with the square root of this
-number.) Second, the contributions of b and of U x are summed separately, and both sums would be large even if
-b and U x cancel in each step.
+number.) Second, the contributions of b and of U x are summed separately, and both sums, and so their rounding
+errors, would be large even if b and U x cancel in each step.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def plan_for(
 
 
 def _around(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return the context for a backward pass or an operator; only reflections need full precision in it."""
+    """Return the context for a backward pass or an operator; products of reflections need full precision."""
     return precise(like) if isinstance(plan, delta_chunks.Plan) else autocast_off(like)
 
 

@@ -1,4 +1,4 @@
-"""The recurrence of a small real network in numpy, because a call of numpy takes a third of one of torch.
+"""The recurrence of a small real network in numpy, whose calls take a third of the time of torch's calls.
 
 The formulas are in :mod:`spectral_param._recurrence.fused`. Numpy computes the single steps. Torch computes
 products and sums over all steps, on the same memory. Numpy gets copies of the parameters, because FSDP frees
