@@ -79,7 +79,7 @@ def leading_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> LeadingT
 
 
 def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[LeadingTriple, Array]:
-    """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, divided by a common factor."""
+    """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to one factor per matrix."""
     n, entries = T.shape[-1], in_double(T.detach())
     is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
     if T.ndim == 2 and not is_large:
@@ -171,7 +171,8 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
             else _by_solves(A, criterion)
         )
         # Long Jordan chains make the triangular solves overflow, and for a very non-normal A the second solve
-        # can undo the first solve. In these cases the result is inaccurate, and LAPACK's geev follows below.
+        # can undo the first solve. The result is then inaccurate, and LAPACK's geev computes the vectors
+        # below.
         judged = _judged(A, solution, criterion, eps)
         if judged.is_accurate:
             return judged
@@ -219,9 +220,9 @@ def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution 
 
     The diagonal matrix D is a choice of units for the states. D changes neither the eigenvalues nor their
     sensitivity to relative errors of the entries. LAPACK's D makes rows and columns of similar size. But the
-    condition number of λ is smallest for the D with |u| = |v|, and is then Σ|v_i u_i| / |vᴴu|. These two
-    matrices D can be very different, for instance on a cycle of many states. So the first D is LAPACK's, and
-    the vectors for each D determine the next D. Without end, these steps would turn a Jordan block into a
+    condition number of λ is smallest for the D with |u| = |v|, and is then Σ|v_i u_i| / |vᴴu|. LAPACK's D and
+    this D can be very different, for instance on a cycle of many states. So the first D is LAPACK's, and the
+    vectors for each D determine the next D. Without end, these steps would turn a Jordan block into a
     diagonal matrix. So from the second D on, λ must also be separate from the other eigenvalues.
     """
     B, d = balanced(A)

@@ -303,8 +303,8 @@ def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# The followers that compiled graphs call, by handle. The references are weak, so that this table keeps no
-# follower alive: a graph may outlive its follower.
+# This table maps handles to the followers that compiled graphs call. The references are weak, so that this
+# table keeps no follower alive: a graph may outlive its follower.
 FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 

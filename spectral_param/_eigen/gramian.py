@@ -129,8 +129,8 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
     """Return T_j(2G/s² - 1) X for j = ``degree``, and the rounding error of G relative to its norm.
 
     The recursion of T_2j multiplies by T/s and Tᴴ/s in turn, so that G is not formed, and has no rounding
-    error. If T has many more rows than columns, G is formed first. Then products cost less, but the entries
-    of G are rounded.
+    error. If T has many more rows than columns, G is formed first. Products with the formed G cost less, but
+    the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES

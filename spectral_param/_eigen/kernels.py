@@ -147,7 +147,10 @@ class _One:
 
 
 def _factor(K: Tensor, before: Tensor, taps: int) -> tuple[float, float]:  # (n, iQ)
-    """Return the f ≥ 0 that minimizes ‖K - f before‖_F, and a bound of the rounding errors of f·before."""
+    """Return the f ≥ 0 that minimizes ‖K - f before‖_F, and a bound of the rounding errors of f·before.
+
+    The bound holds for the symbol of f·before at every frequency.
+    """
     square = float(torch.linalg.vector_norm(before)) ** 2
     factor = max(0.0, float(torch.vdot(before.flatten(), K.flatten()).real) / square)
     return factor, torch.finfo(K.dtype).eps * factor * math.sqrt(square * taps)

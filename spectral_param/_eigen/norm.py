@@ -14,9 +14,9 @@ e^(2j √(1 - a/θ₁))/2. One step does the following:
 
 Most steps need none of 1, 2 and 3. Let T' be the matrix of the last step. The second largest singular value
 σ₂ of T exceeds that of T' by at most the move ‖T - T'‖_F. With this bound of σ₂, a few power steps prove σ by
-(6) of ``hermitian``. This proof fails if singular values are close together. Then 2 and 3 are done without
-new random vectors: the last bound of ‖T' (I - VVᴴ)‖ plus the move is a bound of ‖T (I - VVᴴ)‖. Then (5) of
-``hermitian`` bounds σ₂ again.
+(6) of ``hermitian``. If this proof by (6) fails (singular values are close together), 2 and 3 are done
+without new random vectors: the last bound of ‖T' (I - VVᴴ)‖ plus the move is a bound of ‖T (I - VVᴴ)‖.
+Afterwards (5) of ``hermitian`` bounds σ₂ again.
 
 If the move is too large, T is compared with a multiple of T' (registration, for instance, scales a weight),
 and the known bounds are multiplied by the same factor.
@@ -203,15 +203,16 @@ def _scaled(T: Tensor, state: State, before: Tensor, norm: Norm, move: float) ->
     # Squares are written as products, because ``**`` raises if a Python number overflows.
     if not (is_safe_square(sigma * sigma) and is_safe_square(length * length)):
         return move, sigma, state
-    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # Otherwise ‖T - f T'‖ ≥ move / 2.
+    if abs(1 - f) * math.sqrt(T.shape[-1]) * sigma > move / 2:  # If not, ‖T - f T'‖ ≥ move / 2.
         rest = torch.sub(T, before, alpha=f)
-        # A bound of the rounding errors of f T' and of the difference.
+        # This number bounds the rounding errors of f T' and of T - f T'.
         rounding = 2 * torch.finfo(T.dtype).eps * f * float(torch.linalg.vector_norm(before))
         least = 1.001 * (float(torch.linalg.vector_norm(rest)) + rounding)
         if least < move / 2:
             state = state._replace(edge=f**2 * state.edge, outside=f * state.outside, second=f * state.second)
             return least, f * sigma, state
-    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:  # The old a is too small or too large.
+    # p amplifies the leading vectors only if a is below θ₁, and not far below. Otherwise a is scaled by f².
+    if not LOWEST < state.edge / (f * sigma) ** 2 < 1:
         state = state._replace(edge=f**2 * state.edge)
     return move, sigma, state
 
@@ -306,8 +307,9 @@ def _plan(ritz: Ritz, a: float, factor: float, T: Tensor) -> tuple[int, bool]:
     ratio, tol = ritz.theta[0] / a, tolerance(T.dtype)
     if not ratio > 1 + 1e-9:
         return DEGREES + 1, False
-    # Here b is divided by a, and the residual is divided by θ₁. The degree must be so large that (2) gives
-    # this b, and that the squared residual is at most 2 tol (θ₁ - b) as (3) requires, with a margin.
+    # In this function, b is divided by a, and the residual is divided by θ₁. The degree must be so large that
+    # (2) gives this b, and that the squared residual is at most 2 tol (θ₁ - b) as (3) requires, with a
+    # margin.
     b = 1 + REACH * (ratio - 1)
     degree = math.asinh(_size(T.shape[-1]) / proof.TAU) / math.acosh(2 * b - 1)
     residual = math.sqrt(max(0.0, ritz.defect[0, 0].real)) / ritz.theta[0]

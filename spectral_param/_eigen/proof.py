@@ -2,7 +2,7 @@ r"""Proven upper bounds for the eigenvalues of any matrix, normal or not, from p
 
 The bounds prove that a tracked eigenvalue or an eigenvalue of a sparse matrix is the largest one, and that a
 spectral radius is below a given number. Proofs for Hermitian matrices, and hence for norms, are in
-:mod:`spectral_param._eigen.hermitian`. Both files share one numbering of formulas.
+:mod:`spectral_param._eigen.hermitian`. That file and this file share one numbering of formulas.
 
 Random vectors
 --------------
@@ -121,7 +121,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
         power = power * 2.0**-exponent
         for _ in range(_POWERS):
             size = float(norm(power))
-            if 1.001 * (size + error) < bound:  # The factor covers rounding errors of size, error and bound.
+            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these numbers.
                 return True
             error = (2 * size + error) * error + rounding * size * size
             bound *= bound

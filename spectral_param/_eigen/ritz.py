@@ -121,7 +121,7 @@ def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
-    """Return ‖Px - θx‖ for each column x of R ``right``, and ‖Pᴴy - θ̄y‖ for each column y of L ``left``.
+    """Return ‖Px - θx‖ for each column x of R·``right``, and ‖Pᴴy - θ̄y‖ for each column y of L·``left``.
 
     ``values`` contains one θ for each column.
     """

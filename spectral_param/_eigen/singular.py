@@ -96,7 +96,7 @@ def leading_pair(T: Tensor) -> Pair:
     """
     T = T.detach()
     scale = None
-    # In double precision, squares of single-precision numbers do not overflow, so those need no scale.
+    # In double precision, squares of single-precision numbers do not overflow, so only double needs a scale.
     if T.dtype in (torch.float64, torch.complex128):
         scale = power_of_two_scale(T)
         T = divided(T, scale)

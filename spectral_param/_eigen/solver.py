@@ -152,7 +152,7 @@ class Follower:
         return type(self), (self.choice,)
 
     def forget(self) -> None:
-        """Forget the states, before matrices that are unrelated to the last ones."""
+        """Forget the states; called before matrices that are unrelated to the last matrices."""
         self._states, self._kind = [], None
 
     def _solutions(self, solve: Callable[[Tensor, Any], tuple[Any, Any]], T: Tensor) -> Sequence[Any]:
@@ -171,7 +171,7 @@ class RadiusFollower(Follower):
     def __init__(self, choice: Solver | str) -> None:
         super().__init__(choice)
         self.least_size = self.solver.radius_from
-        self.handle = next(_HANDLES)  # Identifies this object in a compiled graph.
+        self.handle = next(_HANDLES)  # The handle identifies this object in a compiled graph.
         FOLLOWERS[self.handle] = self
 
     def follow(self, T: Tensor) -> LeadingTriple:

@@ -1,9 +1,9 @@
 """The spectral radius of a sparse matrix, by exact reductions and then by Ritz values with a proof.
 
-One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum. This eigenvalue need not be the
-largest if many eigenvalues are close together. In random sparse matrices with n = 10,000 and ten entries per
-row, 16 or more eigenvalues may have moduli within half a per cent of the largest modulus. So each value here
-is exact, or proven, or computed by LAPACK.
+One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, but perhaps not the largest
+eigenvalue, if many eigenvalues are close together. In random sparse matrices with n = 10,000 and ten entries
+per row, 16 or more eigenvalues may have moduli within half a per cent of the largest modulus. So each value
+here is exact, or proven, or computed by LAPACK.
 
 1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
    eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
@@ -255,8 +255,8 @@ def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Genera
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
     order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if T.dtype.kind == "f":
-        # ARPACK returns both values of a conjugate pair, except perhaps of the last pair. So one of both
-        # values is dropped.
+        # ARPACK returns both values of a conjugate pair, except perhaps of the last pair. The second
+        # value of each pair is dropped.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
     return theta[order], X[:, order]
 
@@ -279,7 +279,7 @@ def _proven(
 ) -> float | None:
     """Return |θ₁| if at most ``most`` products prove, by (7), that ρ(S) = |θ₁|; else None.
 
-    :mod:`spectral_param._eigen.proof` contains (7). The relative error is at most ``TOLERANCE``.
+    :mod:`spectral_param._eigen.proof` contains (7). The relative error of |θ₁| is at most ``TOLERANCE``.
     """
     right, left, *image = map(torch.from_numpy, (V.T, U.conj().T, S(V).T, adjoint(U).conj().T))
     (compression,), _ = ritz.compressed(right, left, [(image[0], image[1])], [])

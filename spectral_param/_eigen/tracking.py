@@ -2,7 +2,7 @@
 
 An optimizer step changes T little, so the invariant subspaces of the last step are nearly right. The right
 and the left subspace are each stored as a block, a matrix with 16 columns. Two-sided subspace iteration
-corrects the blocks by products with T. These products cost a fraction of the time for all eigenvalues. Each
+corrects the blocks by products with T, which cost a fraction of the time for all eigenvalues. Each
 result is proven before it is used.
 
 The blocks give the vectors u and v, and the two-sided Rayleigh quotient λ = vᴴTu/(vᴴu). The error of λ is
@@ -208,7 +208,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
 
 
 def _next_sweep_factor(state: State, log_excess: float) -> float:
-    """Return the factor with which the first round would have met the goal for the residuals."""
+    """Return the sweep factor with which the first round would have met the goal for the residuals."""
     if not math.isfinite(log_excess):
         return min(MAX_SWEEP_FACTOR, 1.2 * state.sweep_factor)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)

@@ -55,7 +55,7 @@ def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
 
 
 def physical_conj(x: Tensor) -> Tensor:
-    """Return the conjugate with its values in memory.
+    """Return the conjugate as a tensor whose conjugated values are stored in memory.
 
     ``Tensor.conj`` only sets the tensor's conjugate bit. Inside a custom operator that runs under
     torch.compile, elementwise kernels ignore this bit without a warning (torch 2.13;

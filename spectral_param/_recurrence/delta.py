@@ -71,10 +71,10 @@ def delta_product(
     Training stores S before each chunk of c steps, :math:`d e T/c` numbers, and computes all other numbers of
     a chunk again in the backward pass. Inputs in half precision are computed in single precision. For inputs
     in single precision, keys are normalized and each chunk's linear system is solved in double precision, if
-    the device has double precision. Otherwise equal keys would repeat the same rounding error in each step.
-    After 4,096 steps of up to four reflections the relative differences from results in double precision are
-    at most 1e-4, for random, equal and nearly equal keys. On a device without double precision these
-    differences are at most 5e-3.
+    the device has double precision. Without double precision, equal keys repeat the same rounding error in
+    each step. After 4,096 steps of up to four reflections the relative differences from results in double
+    precision are at most 1e-4, for random, equal and nearly equal keys. On a device without double precision
+    these differences are at most 5e-3.
 
     Example:
         >>> swap = torch.tensor([[1.0, -1.0]])  # The reflection that exchanges two numbers.

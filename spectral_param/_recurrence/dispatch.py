@@ -80,12 +80,12 @@ def rnn(
             (real states only), or any callable.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
         checkpoint_every: Store only one state in every k steps, and compute the other states again in the
-            backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes
-            :math:`k = \sqrt T / 2`, which needs the least memory: the memory of about :math:`4 \sqrt T` steps
-            instead of T steps. None, the default, stores all states.
-        return_output: Whether to return all states, :math:`T B n` numbers. False together
-            with ``checkpoint_every`` saves the memory for all states. False without an activation lets powers
-            of W compute many steps at a time, which is much faster (on a CPU, for sequences of equal length).
+            backward pass, k steps at a time. Computing states again adds a third to the work. ``"auto"``
+            takes :math:`k = \sqrt T / 2`, which needs the least memory: the memory of about :math:`4 \sqrt T`
+            steps instead of T steps. None, the default, stores all states.
+        return_output: Whether to return all states, :math:`T B n` numbers. False together with
+            ``checkpoint_every`` saves the memory for all states. False without an activation lets powers of W
+            compute many steps at a time, which is much faster (on a CPU, for sequences of equal length).
 
     Returns:
         All states, shaped like x with n features, or None with ``return_output=False``; and the last state of

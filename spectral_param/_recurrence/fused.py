@@ -1,8 +1,8 @@
 r"""The forward and backward pass over a whole sequence, for a recurrence whose activation has a name.
 
-Both passes work in place, on short segments of the sequence, one after the other. So all temporary tensors of
-a segment stay in the cache, and only the states take memory for all steps. Small real networks run in numpy;
-see :mod:`spectral_param._recurrence.short`.
+The forward and the backward pass work in place, on short segments of the sequence, one after the other. So
+all temporary tensors of a segment stay in the cache, and only the states take memory for all steps. Small
+real networks run in numpy; see :mod:`spectral_param._recurrence.short`.
 
 Let G_t be the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for complex
 gradients (∂L/∂Re + i ∂L/∂Im). The backward pass computes
@@ -21,9 +21,9 @@ gradients (∂L/∂Re + i ∂L/∂Im). The backward pass computes
 
 The derivative of modReLU with respect to the bias b is the sign (the phase) of h_t.
 
-These formulas need only the states, except that complex modReLU needs |z|, too. |z| = |h| - b, but for b > 0
-and a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the moduli
-|z|.
+The formulas above need only the states, except that complex modReLU needs |z|, too. |z| = |h| - b, but for b
+> 0 and a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the
+moduli |z|.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
                 if starts is not None:
                     starts[filled : filled + segment.following] = state
                     filled += segment.following
-        last = torch.cat(ended[::-1])  # The sequences that end last come first.
+        last = torch.cat(ended[::-1])  # Sequences that end last come first.
         kept = (states, moduli) if keeps_all else (None, None)
         return states if self.return_output else None, last, *kept, starts
 
@@ -148,7 +148,7 @@ def plan_for(
     return_output: bool,
     differentiable: bool,
 ) -> Plan:
-    """Choose the segments; :class:`Cell` and :class:`Rows` describe the options."""
+    """Choose the segments and what to store; :class:`Cell` and :class:`Rows` describe the options."""
     W, every = tensors[3], checkpoint_every
     if every is None:
         # Other devices use one segment, because each segment launches more kernels.
@@ -233,7 +233,7 @@ class Forward:
 
         def modrelu_(z: Tensor, _: Tensor | None) -> None:
             sign = z.sgn()
-            # z · sign is |z|, so addcmul computes |z| + b. This saves one pass over the memory.
+            # z · sign is |z|, so addcmul computes |z| + b, which saves one pass over the memory.
             torch.mul(sign, torch.addcmul(b, z, sign).relu_(), out=z)
 
         return modrelu_
@@ -285,7 +285,7 @@ class Backward:
         g_states: Tensor | None,
         g_last: Tensor | None,
     ) -> None:
-        """Add the contribution of a segment.
+        """Add the contributions of a segment to all gradients.
 
         Args:
             segment: The steps.

@@ -29,8 +29,8 @@ from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
 # The cost of one step, one doubling, the setup, and copying one number. The unit is the time of one
-# multiplication in a forward pass. A backward pass would multiply all costs by about the same factor, so it
-# is not counted. The numbers were fitted on a CPU.
+# multiplication in a forward pass. A backward pass would multiply all costs by about the same factor, so
+# backward passes are not counted. The numbers were fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 

@@ -134,7 +134,7 @@ class _Recurrence(torch.autograd.Function):
         output, last, *kept = plan.forward(tensors)
         ctx.plan = plan
         ctx.save_for_backward(*tensors, *kept)
-        # With False, the gradient of an unused output is None instead of a tensor of zeros.
+        # With the argument False, the gradient of an unused output is None instead of a tensor of zeros.
         ctx.set_materialize_grads(False)
         return output, last
 
@@ -147,7 +147,8 @@ class _Recurrence(torch.autograd.Function):
         with _around(ctx.plan, tensors[0]):
             if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
                 # Either create_graph is True, so this backward pass will be differentiated, or vmap maps this
-                # pass over many gradients. Neither allows in-place steps, so the reference is differentiated.
+                # pass over many gradients. Neither create_graph nor vmap allows in-place steps, so the
+                # reference is differentiated.
                 return (*differentiated(ctx.plan.reference, tensors, grads, needs), None)
             return (*ctx.plan.backward(tensors, kept, grads, needs), None)
 

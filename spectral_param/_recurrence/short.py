@@ -1,8 +1,9 @@
 """The recurrence of a small real network in numpy, whose calls take a third of the time of torch's calls.
 
 The formulas are in :mod:`spectral_param._recurrence.fused`. Numpy computes the single steps. Torch computes
-products and sums over all steps, on the same memory. Numpy gets copies of the parameters, because FSDP frees
-the memory of parameters between uses, and PyTorch refuses to free memory that numpy has seen.
+products and sums over all steps, on memory that numpy and torch share. Numpy gets copies of the parameters,
+because FSDP frees the memory of parameters between uses, and PyTorch refuses to free memory that numpy has
+seen.
 """
 
 from __future__ import annotations

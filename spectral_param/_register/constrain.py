@@ -141,9 +141,9 @@ def constrain(
     the set vanishes at the minimum. So before each step the weight's ``grad`` is replaced by this part. The
     whole gradient is not restored after the step, so call ``zero_grad`` before the next backward pass. Weight
     decay that is added to the gradient before the division is refused, because such weight decay would move
-    the stopping point, too. A relative step on a sphere
-    turns the weight by exactly the arctan of the learning rate, independently of the scale of the loss. A
-    weight with orthonormal columns turns by slightly less.
+    the stopping point, too. A relative step on a sphere turns the weight by exactly the arctan of the
+    learning rate, independently of the scale of the loss. A weight with orthonormal columns turns by slightly
+    less.
 
     The constraint holds after each step, until something else writes to the weight. A checkpoint does not
     save the constraint: call ``constrain`` again when a run is resumed. A weight that has several names in
@@ -255,8 +255,8 @@ def make_plain(owner: nn.Module, name: str) -> None:
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # The values are copied now. Otherwise the parameter would share memory that is copied only at the first
-    # write.
+    # The values are copied at once, because a weight that was read may be a lazy copy, whose memory is copied
+    # only at the first write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 

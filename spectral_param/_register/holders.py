@@ -98,7 +98,7 @@ def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int |
 
 
 def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None:
-    """Raise for a convolution whose kernel does not act as a matrix, unless all constraints allow that."""
+    """Raise for a convolution whose kernel is not a matrix, unless all constraints take such kernels."""
     kind = type(owner).__name__
     known = [link for link in chain if isinstance(link, Parametrization)]
     if len(known) < len(chain):

@@ -47,8 +47,8 @@ class Case:
             is empty, a rectangular weight has to raise an error. So name some rectangles for a constraint
             with ``shapes = "tall"`` or ``"any"``.
         holds_far: Whether the constraint holds up to rounding for all finite originals.
-        variant: Whether this case is another mode of a parametrization that already has a case. Then only the
-            checks that depend on the mode are run.
+        variant: Whether this case is another mode of a parametrization that already has a case. For a
+            variant, only the checks that depend on the mode are run.
         expected_failed_checks: Checks that are expected to fail: their names without ``check_``, each with
             the reason. If such a check passes, this counts as an error, and its name must be removed.
 

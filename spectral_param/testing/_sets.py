@@ -223,8 +223,8 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert missing[1] <= 0.02 * missing[0] + limit, f"tangent: expected steps between members, got {missing}"
 
 
-#: Names of weights of which some sets contain no multiple. Such a weight is either a member, or a projection
-#: leaves it unchanged.
+#: Names of the weights W of which some sets contain no multiple c W. Such a weight is either a member, or a
+#: projection leaves it unchanged.
 _WITHOUT_SIZE = ("nilpotent", "zero")
 
 
