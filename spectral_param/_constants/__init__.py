@@ -1,1 +1,1 @@
-"""Lipschitz constants of single layers, and the way through a network of known layers."""
+"""Lipschitz constants of single layers, and the walk through a network of known layers."""

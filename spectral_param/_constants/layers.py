@@ -2,18 +2,21 @@ r"""Lipschitz constants of layers in the 2-norm, each proven for every input.
 
 Activations
 -----------
-A function of each entry has the constant sup |φ'|, see :mod:`spectral_param._constants.slopes`. The quadratic
-form of the Jacobian of softmax, diag(p) - ppᵀ, is the variance of a variable with the values x_i: for ‖x‖ = 1
-this is at most (max x_i - min x_i)²/4 ≤ 1/2. The Jacobian of the logarithm of softmax, I - 1pᵀ, is a
-projector, as its square shows. So its norm is the norm of the complement 1pᵀ, √n ‖p‖ for n ≥ 2 classes. ‖p‖ <
-1 comes near 1 where one class prevails, so √n is the constant.
+An activation φ that acts on each entry has the constant sup |φ'|; see
+:mod:`spectral_param._constants.slopes`. The Jacobian of softmax is J = diag(p) - ppᵀ. For a vector x, xᵀJx is
+the variance of a random variable with the values x_i and the probabilities p_i; for ‖x‖ = 1 this variance is
+at most (max x_i - min x_i)²/4 ≤ 1/2. The Jacobian of the logarithm of softmax, I - 1pᵀ, is a projector,
+because it equals its square. So its norm equals the norm of the complementary projector 1pᵀ, which is √n ‖p‖
+for n ≥ 2 classes. ‖p‖ is less than 1, but comes close to 1 if one class has nearly all of the probability. So
+the constant is √n.
 
 Pooling
 -------
 If each pixel lies in at most m windows, ‖max(x) - max(y)‖² ≤ Σ_windows max |x_i - y_i|² ≤ m ‖x - y‖². Along
-an axis of kernel k, stride s and dilation d these are ⌈k / (s / gcd(s, d))⌉ windows. A mean over k pixels
-with stride s is a convolution with the kernel 1/k, whose taps fall into s phases. As they are positive, its
-symbol is largest at the frequency 0, where the norm is sqrt(Σ q²)/k, with q the number of taps of each phase.
+an axis with kernel size k, stride s and dilation d, a pixel lies in at most ⌈k / (s / gcd(s, d))⌉ windows. A
+mean over k pixels with stride s is a convolution with the kernel 1/k, whose taps fall into s phases. Because
+the taps are positive, the symbol of this convolution is largest at the frequency 0, where the norm is
+sqrt(Σ q²)/k. Here q is the number of taps of each phase.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from spectral_param.functional._proven_norm import norm_bound
 
 
 def constant(module: nn.Module, shape: Shape = None) -> float:
-    """Return the constant of a layer of one of the :func:`classes`.
+    """Return the Lipschitz constant of a layer whose class is one of :func:`classes`.
 
     Args:
         module: The layer.
@@ -56,17 +59,17 @@ def constant(module: nn.Module, shape: Shape = None) -> float:
 
 
 def _linear(module: Any) -> float:
-    """Return a bound of the spectral norm of the weight, from above."""
+    """Return an upper bound of the spectral norm of the weight."""
     W = module.weight
     check_weight(W)
     return norm_bound(to_double(W.detach()).cpu().numpy())
 
 
 def _convolution(module: Any, shape: Shape) -> float:
-    """Return the bound for images of every size; see :mod:`spectral_param._eigen.symbol`."""
+    """Return a bound of the norm for images of every size; see :mod:`spectral_param._eigen.symbol`."""
     repeats = 1.0
     if module.padding_mode not in ("zeros", "circular") or repeats_results(module):
-        # A separate padding, and then a convolution without padding.
+        # A layer with such a padding counts as a separate padding, then a convolution without padding.
         repeats = padding_constant(module.padding_mode, padding_of(module), shape)
     W = module.weight.detach()
     check_weight(W)
@@ -74,7 +77,7 @@ def _convolution(module: Any, shape: Shape) -> float:
         return 0.0
     kernels = to_double(W).unflatten(
         0, (module.groups, -1)
-    )  # A transposed convolution is the adjoint of a convolution.
+    )  # A transposed convolution has the norm of the convolution whose adjoint it is.
     strides = strides_of(module)
     peak = KernelFollower("dense").follow(symbol.phases(kernels, strides), len(strides))
     rounding = (max(kernels.shape[1:3]) + 3) ** 2 * torch.finfo(torch.float64).eps
@@ -82,7 +85,7 @@ def _convolution(module: Any, shape: Shape) -> float:
 
 
 def padding_of(module: Any) -> tuple[int, ...]:
-    """Return the pixels before and after each axis of a convolution, the last axis first."""
+    """Return the number of padded pixels before and after each axis of a convolution, the last axis first."""
     if module.padding == "valid":
         return (0,) * (2 * len(module.kernel_size))
     if module.padding == "same":
@@ -136,7 +139,7 @@ def _global_pool(module: Any) -> float:
 
 
 def _axes(module: Any, *values: Any) -> Any:
-    """Return the values for each axis; a class name such as MaxPool2d has the number of axes."""
+    """Return the values for each axis. The class name, such as MaxPool2d, contains the number of axes."""
     axes = int(type_before_parametrizations(module).__name__[-2])
     return zip(*((value,) * axes if isinstance(value, int) else value for value in values), strict=True)
 
@@ -152,7 +155,7 @@ def _log_softmax(module: Any, shape: Shape) -> float:
         )
     if module.dim == 0 or not -len(shape) <= module.dim <= len(shape):
         raise UnknownConstantError("a dim of the classes, not of the batch")
-    return math.sqrt((1, *shape)[module.dim])  # The batch comes first.
+    return math.sqrt((1, *shape)[module.dim])  # Dimension 0 is the batch.
 
 
 def _gated(module: Any) -> float:
@@ -222,8 +225,8 @@ _CONSTANTS: dict[type[nn.Module], float | Callable[[Any], float]] = {
     nn.Softmax2d: 0.5,
 }
 
-# Registered classes of this library whose output has the shape of their input, and registered classes that
-# return more than an output.
+# KEEP: registered classes of this library whose output has the shape of their input. NO_SHAPE: registered
+# classes that return more than one tensor.
 KEEP: set[type[nn.Module]] = set()
 NO_SHAPE: set[type[nn.Module]] = set()
 
@@ -240,7 +243,7 @@ def register(
         kind: The class.
         found: The constant, or a function that returns it for a module.
         keeps_shape: Whether the output has the shape of the input.
-        has_shape: Whether the class returns an output alone.
+        has_shape: Whether the class returns a single tensor.
     """
     _CONSTANTS[kind] = found
     if keeps_shape:

@@ -1,4 +1,4 @@
-"""The way through a network of known modules: its layers in order, with their constants and shapes."""
+"""The walk through a network of known modules: its layers in order, with their constants and shapes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from spectral_param._constants.repeats import Shape, is_known
 from spectral_param._constants.slopes import UnknownConstantError, slopes
 from spectral_param.functional._checks import described, is_finite
 
-# The relative rounding error of a product of two constants.
+# The factor that covers the rounding error of a product of two constants.
 ROUNDING = 1 + 4 * torch.finfo(torch.float64).eps
 # Layers that act differently in training.
 _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _OF_A_BATCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _TINY = torch.finfo(torch.float64).tiny
-# Hooks of a module that may change its result.
+# Attributes of a module that contain hooks, which may change the module's result.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 
 
-# Modules around a module ``function``: their constants, from the constant of the function.
+# Classes of modules that contain a module ``function``, such as a residual block. For each class, a function
+# that computes the constant of such a module from the constant of its ``function``.
 _AROUND: dict[type[nn.Module], Callable[[Any, float], float]] = {}
 
 
@@ -35,10 +36,10 @@ class Layer(NamedTuple):
     """A layer of a network.
 
     Attributes:
-        module: The layer, None for a part of which only the constant counts.
-        constant: Its Lipschitz constant.
-        before: The shape of one input, as far as it is known.
-        after: The shape of its output.
+        module: The layer; None for a part of the network of which only the constant is needed.
+        constant: The Lipschitz constant of the layer.
+        before: The shape of one input, as far as this shape is known.
+        after: The shape of one output, as far as this shape is known.
     """
 
     module: nn.Module | None
@@ -48,7 +49,7 @@ class Layer(NamedTuple):
 
 
 def register_around(kind: type[nn.Module], found: Callable[[Any, float], float]) -> None:
-    """Register the constant of a class around a module ``function``; the class keeps the function's shapes.
+    """Register a class that contains a module ``function``, and whose output has the shape of its input.
 
     Args:
         kind: The class.
@@ -58,7 +59,7 @@ def register_around(kind: type[nn.Module], found: Callable[[Any, float], float])
 
 
 def product(factors: Iterable[float]) -> float:
-    """Return the product, rounded up: infinite, or the least normal number, if beyond the range."""
+    """Return the product, rounded up: infinity for an overflow, the least normal number for an underflow."""
     mantissa, exponent = 1.0, 0
     for factor in factors:
         if factor == 0:
@@ -70,7 +71,7 @@ def product(factors: Iterable[float]) -> float:
 
 
 def at_scale(mantissa: float, exponent: int) -> float:
-    """Return mantissa · 2^exponent, at least the least normal number: below it, numbers are rounded."""
+    """Return mantissa · 2^exponent, but at least the least normal number; infinity for an overflow."""
     try:
         return max(math.ldexp(mantissa, exponent), _TINY)
     except OverflowError:
@@ -84,9 +85,9 @@ def layers_of(
 
     Args:
         model: The network.
-        stated: Constants by names.
-        shape: The shape of one input; None if it is not given.
-        number: Returns the constant of layers in a row, for the function of a residual block.
+        stated: Constants that the user has given, by the names of the modules.
+        shape: The shape of one input; None if the user has not given it.
+        number: Returns the constant of several successive layers, for the function of a residual block.
 
     Raises:
         ValueError: As :func:`spectral_param.analysis.lipschitz` does.
@@ -107,9 +108,9 @@ def layers_of(
 
 
 def rate_by_norms(function: nn.Module, caller: str) -> float:
-    """Return the product of the constants of a function, the part ``function`` of the caller's module.
+    """Return the product of the constants of the layers of ``function``, a part of the caller's module.
 
-    The function may be in training mode, as long as it acts as in evaluation mode.
+    ``function`` may be in training mode if it acts as in evaluation mode.
 
     Raises:
         ValueError: If no constant is proven. The message begins with ``caller``.
@@ -127,7 +128,7 @@ def checked_shape(shape: Any) -> Shape:
     """Return the shape of an input as a tuple of integers, or None.
 
     Raises:
-        ValueError: Unless the shape has integers of at least 1.
+        ValueError: If the shape is neither None nor a sequence of integers of at least 1.
     """
     if shape is None:
         return None
@@ -143,7 +144,7 @@ def checked_shape(shape: Any) -> Shape:
 
 
 class _Walk:
-    """The way through a network."""
+    """A walk through a network, which collects the layers."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class _Walk:
         return [Layer(module, found, shape, _shape_after(module, name, shape))]
 
     def check(self, module: nn.Module, name: str, inside_residual: bool) -> None:
-        """Raise if the module does not do what its class says."""
+        """Raise if the module may not act as its class does (in training mode or by hooks, for instance)."""
         if module.training and not (self.in_training and _does_the_same(module)):
             expected = (
                 "dropout and batch norms in evaluation" if self.in_training else "a module in evaluation"
@@ -206,7 +207,7 @@ class _Walk:
             self.refuse(module, name, "inplace=False inside a Residual, whose x would change", "Set it.")
 
     def remedy(self, name: str) -> str:
-        """Return what to do about a module without a constant."""
+        """Return advice on what to do about a module whose constant is not known."""
         return _stated(name) if self.caller == "lipschitz" else _BUILD
 
     def refuse(self, module: nn.Module, name: str, expected: str, remedy: str) -> NoReturn:
@@ -227,7 +228,7 @@ def _does_the_same(module: Any) -> bool:
         return False
     if not is_parametrized(module):
         return True
-    # torch's spectral_norm takes a step of its iteration at each read.
+    # torch's spectral_norm takes a step of its iteration at each read, so two reads are compared.
     reads = [[getattr(module, name) for name in module.parametrizations] for _ in range(2)]
     return all(torch.equal(first, second) for first, second in zip(*reads, strict=True))
 
@@ -254,13 +255,14 @@ def _shape_after(module: Any, name: str, shape: Shape) -> Shape:
     return shape if kind in _KEEP or kind in KEEP or slopes(module) is not None else None
 
 
-# Layers that do nothing in evaluation mode; layers, besides activations, that keep the shape.
+# NEUTRAL: layers that do nothing in evaluation mode. _KEEP: layers, other than activations, whose output has
+# the shape of their input.
 NEUTRAL = (nn.Identity, *_RANDOM)
 _KEEP = (*NEUTRAL, nn.BatchNorm1d, nn.Softmax, nn.Softmin, nn.LogSoftmax)
 
 
 def _tried(module: nn.Module, name: str, shape: Shape) -> Shape:
-    """Return the shape of an output, from a trial with zeros."""
+    """Return the shape of an output by running the module on zeros."""
     assert shape is not None
     weight = getattr(module, "weight", None)
     weight = getattr(module, "running_var", None) if weight is None else weight
@@ -292,7 +294,7 @@ _UNKNOWN: dict[type[nn.Module], str] = {
 
 
 def _stated(name: str) -> str:
-    """Return what to do about a module without a constant."""
+    """Return advice on how to state the constant of a module, or how to do without it."""
     if name == "":
         return (
             "Pass the torch.nn.Sequential inside it, or a new one of its layers, in the order in which its "

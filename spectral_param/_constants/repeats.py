@@ -1,11 +1,12 @@
-"""Layers that repeat pixels: paddings, and nearest neighbours.
+"""Lipschitz constants of layers that copy pixels: paddings, and upsampling by nearest neighbours.
 
-If a layer copies pixel i m_i times, ‖f(x) - f(y)‖² = Σ m_i (x_i - y_i)², so its constant is the root of the
-largest m_i. For an image of known size the copies are counted. For every size, along an axis with l pixels
-before and r after it: a reflection copies each pixel at most once at each end, and so does a circular
-padding; a replication copies the first pixel l times and the last pixel r times, and these are the same pixel
-if the size is 1. With an integer scale s each pixel has s copies, unless torch's product of a position and
-1/s rounds below a whole number.
+If the output of a layer f contains pixel i of its input m_i times, ‖f(x) - f(y)‖² = Σ m_i (x_i - y_i)². So
+the constant of f is the root of the largest m_i. If the size of the image is known, the copies are counted.
+If the size is not known, let an axis be padded by l pixels before its start and r pixels after its end. A
+reflection or a circular padding copies each pixel at most once at each end. A replication copies the first
+pixel l times and the last pixel r times, and these are the same pixel if the size is 1. Upsampling an axis by
+an integer scale s makes s copies of each pixel, unless torch's product of a position and 1/s rounds below a
+whole number.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectral_param._constants.slopes import UnknownConstantError
 
-# The shape of one input, without the batch: its sizes; or (..., n) if only the last size is known, which
-# layers on the last dimension need; (-1,) for one dimension of unknown size; None.
+# The shape of one input, without the batch. The shape consists of all sizes; or it is (..., n) if only the
+# last size is known, which is enough for layers that act on the last dimension; or (-1,) for one dimension of
+# unknown size; or None if nothing is known.
 Shape = tuple[Any, ...] | None
-# Names of the modes in nn.functional.pad.
+# The first word of the names of padding classes, and the name of the mode in nn.functional.pad.
 _MODES = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}
 
 
@@ -56,7 +58,7 @@ def upsampled(module: Any, shape: Shape) -> float:
     if module.mode not in ("nearest", "nearest-exact"):
         raise UnknownConstantError("mode 'nearest'")
     if is_known(shape) and len(shape or ()) > 1:
-        # The positions are rounded in the dtype of the image.
+        # The positions are rounded in the dtype of the image, which is not known here, so both are tried.
         return max(_counted(module, shape, dtype) for dtype in (torch.float32, torch.float64))
     scales, axes = module.scale_factor, 2 if isinstance(module, nn.UpsamplingNearest2d) else None
     if isinstance(scales, tuple):
@@ -69,7 +71,7 @@ def upsampled(module: Any, shape: Shape) -> float:
 
 
 def _is_exact(scale: float) -> bool:
-    """Return whether every pixel is copied ``scale`` times, for every size."""
+    """Return whether upsampling makes exactly ``scale`` copies of every pixel, for every image size."""
     if scale != round(scale) or scale < 1:
         return False
     inverses = [
@@ -86,7 +88,7 @@ def is_known(shape: Shape) -> bool:
 def _counted(function: Any, shape: Shape, dtype: torch.dtype) -> float:
     """Return the root of the largest number of copies of a pixel."""
     assert shape is not None
-    one = (1, 1, *shape[1:])  # Channels are alike.
+    one = (1, 1, *shape[1:])  # One channel is enough, because the layer copies all channels alike.
     count = math.prod(one)
     numbers: Tensor = function(torch.arange(count, dtype=dtype, device="cpu").reshape(one))
     copies = numbers.flatten().long().bincount()

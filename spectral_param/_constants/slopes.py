@@ -1,9 +1,10 @@
 """The least and the largest slopes of entrywise activations.
 
 For GELU the largest slope is Φ(√2) + √2 φ(√2) = (1 + erf 1)/2 + 1/(e√π). For SiLU, Mish and the approximation
-of GELU by tanh, the largest slope is where the second derivative is 0. x σ(x) with σ(x) + σ(-x) = 1 has
-slopes at x and -x whose sum is 1, so the least slope is 1 minus the largest; Mish has a least slope of its
-own. All are rounded outwards.
+of GELU by tanh, the largest slope is where the second derivative is 0. GELU, its approximation and SiLU have
+the form x σ(x) with σ(x) + σ(-x) = 1, so their slopes at x and -x add up to 1, and the least slope is 1 minus
+the largest slope. Mish does not have this form, so its least slope is computed separately. All numbers are
+rounded outwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class UnknownConstantError(ValueError):
 
 
 def slopes(module: nn.Module) -> Slopes | None:
-    """Return [α, β] of an entrywise activation, None for other classes.
+    """Return the least and the largest slope of an entrywise activation, or None for other classes.
 
     Raises:
         UnknownConstantError: If no slopes are proven.
@@ -100,10 +101,10 @@ _SLOPES: dict[type[nn.Module], Slopes | Callable[[Any], Slopes]] = {
     nn.Mish: (LEAST_MISH, MISH),
     nn.Sigmoid: (0.0, 0.25),
     nn.LogSigmoid: _UNIT,
-    nn.Hardsigmoid: (0.0, 0.16666668),  # 1/6 as kernels round it in single precision, rounded up.
+    nn.Hardsigmoid: (0.0, 0.16666668),  # Kernels round 1/6 in single precision; rounded up.
     nn.Tanh: _UNIT,
     nn.Hardtanh: _UNIT,
-    nn.Hardswish: (-0.5000001, 1.5),  # Beyond -1/2, because kernels round 1/6 in single precision.
+    nn.Hardswish: (-0.5000001, 1.5),  # Less than -1/2, because kernels round 1/6 in single precision.
     nn.Softplus: _softplus,
     nn.Softsign: _UNIT,
     nn.Softshrink: _UNIT,

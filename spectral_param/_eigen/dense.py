@@ -1,19 +1,20 @@
-"""The leading eigentriple by LAPACK: for any matrix, in O(n³).
+"""The leading eigentriple of any matrix, computed by LAPACK in O(n³).
 
-The leading eigenvalue λ has the largest modulus, or the largest real part. A matrix is divided by a
-power of two. Then:
+The leading eigenvalue λ is the eigenvalue of largest modulus, or that of largest real part, as the caller
+chooses. First the matrix is divided by a power of two near its largest entry. Then:
 
 1. Up to n = 24, LAPACK's ``geev`` gives λ with both vectors, in double precision. For larger n, λ is chosen
-   from all eigenvalues, and inverse iteration gives its vectors. From n = 96 on in single precision, and for
-   batches of more than 16 matrices, all eigenvalues and the vectors are computed in the precision of T; λ is
-   then the two-sided Rayleigh quotient, whose error is the product of both residuals.
-2. Residuals and the condition of λ prove that λ is simple, and larger than its rounding error.
-3. A λ that is not proven in single precision is computed again in double precision, and if necessary in other
-   units of the states: badly scaled rows and columns can make a simple eigenvalue look defective.
+   from all eigenvalues, and inverse iteration gives the vectors of λ. For single-precision matrices with
+   n ≥ 96, and for batches of more than 16 matrices, all eigenvalues and the vectors are computed in the
+   precision of T. In single precision, λ is then replaced by the two-sided Rayleigh quotient, whose error is
+   proportional to the product of the errors of both vectors.
+2. The residuals and the condition number of λ prove that λ is simple, and larger than its rounding error.
+3. If this proof fails in single precision, λ is computed again in double precision, and if necessary in other
+   units of the states, because badly scaled rows and columns can make a simple eigenvalue look defective.
 
-All of this runs on the host. A batch on a device is copied to the host in one transfer, and the triples go
-back in another: CUDA's decomposition takes about a millisecond a matrix, even of 3 x 3 (pytorch issue
-183806), and Apple's MPS has none (issue 185954).
+The host computes all of this. A batch on a device is copied to the host in one transfer, and the triples are
+copied back in another, because CUDA's eigendecomposition takes about a millisecond for each matrix, even for
+a 3 x 3 matrix (pytorch issue 183806), and Apple's MPS has no eigendecomposition (issue 185954).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spectral_param._eigen.triple import Eigentriple, LeadingTriple, moved, stac
 from spectral_param._matrices import Array, decomposed, identity_like
 from spectral_param._scale import balanced
 
-# The leading eigenvalue has the largest modulus, or the largest real part.
+# Whether the leading eigenvalue is the eigenvalue of largest modulus, or that of largest real part.
 Criterion = Literal["modulus", "real"]
 
 _DGEEV, _ZGEEV = (get_lapack_funcs("geev", dtype=np.dtype(kind)) for kind in "dD")
@@ -41,15 +42,16 @@ _DLU, _ZLU = (get_lapack_funcs(("getrf", "getrs"), dtype=np.dtype(kind)) for kin
 _COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
 _SINGLE = (torch.float32, torch.complex64)
 _EPS = float(np.finfo(np.float64).eps)
-# Largest condition of λ, for each eps of T. Beyond it, λ counts as defective, or double precision loses too
-# many digits.
+# Largest condition number of λ that a proof accepts, for each machine epsilon of T. With a larger condition
+# number, λ counts as defective, or double precision loses too many digits.
 _MOST = {eps: min(0.1 / eps**0.5, 0.01 / _EPS**0.5) for eps in (float(np.finfo(np.float32).eps), _EPS)}
-# One solve reaches working accuracy from almost every start vector, two solves from all others.
+# Solves of inverse iteration for each vector. One solve reaches working accuracy from almost every start
+# vector, and two solves reach it from all others.
 _SOLVES = 2
 # Largest number of balancings of one matrix for a proof.
 _BALANCES = 6
-# If |λ| is in this range and no entry is above the second number, squares, reciprocals and products with a
-# gradient neither overflow nor underflow.
+# For each dtype: a range of |λ|, and a largest entry of T. Inside both limits, squares, reciprocals and
+# products with a gradient neither overflow nor underflow.
 _SAFE_RANGE = {
     torch.float32: ((2.0**-40, 2.0**40), 2.0**60),
     torch.float64: ((2.0**-320, 2.0**320), 2.0**480),
@@ -57,16 +59,16 @@ _SAFE_RANGE = {
 
 
 def criterion_of(eigenvalue: Any, criterion: Criterion) -> Any:
-    """Return |λ| or Re λ, for numpy or torch; the leading eigenvalue has the largest."""
+    """Return |λ| or Re λ, the number that is largest for the leading eigenvalue, for numpy or torch."""
     return abs(eigenvalue) if criterion == "modulus" else eigenvalue.real
 
 
 def dominant_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> Eigentriple:  # T: (..., n, n)
     """Return the leading eigentriple of each matrix, without a graph.
 
-    If several eigenvalues are leading, any of them is returned; of a complex conjugate pair, the eigenvalue
-    in the upper half plane. Where a matrix has NaN or infinite entries, its triple is NaN. T is float32,
-    float64, complex64 or complex128.
+    If several eigenvalues are leading, any of them is returned, but of a complex conjugate pair always the
+    eigenvalue in the upper half plane. If a matrix has NaN or infinite entries, its triple is NaN. The dtype
+    of T is float32, float64, complex64 or complex128.
     """
     return leading_eigentriple(T, criterion).triple
 
@@ -77,7 +79,7 @@ def leading_eigentriple(T: Tensor, criterion: Criterion = "modulus") -> LeadingT
 
 
 def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[LeadingTriple, Array]:
-    """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to a factor."""
+    """Return :func:`leading_eigentriple`, and all eigenvalues of each matrix, up to one factor per matrix."""
     n, entries = T.shape[-1], in_double(T.detach())
     is_large = n >= _paths.TRACKED_RADIUS and T.dtype in _SINGLE
     if T.ndim == 2 and not is_large:
@@ -88,7 +90,7 @@ def leading_eigentriple_and_values(T: Tensor, criterion: Criterion) -> tuple[Lea
         first: list[_Solution | None] = [None] * len(matrices)
         if is_large or len(matrices) > _paths.ONE_BY_ONE:
             first = [*_by_solves_of_all(torch.from_numpy(matrices).to(T.dtype), criterion)]
-        # One matrix at a time: its result must not depend on the rest of the batch.
+        # One matrix at a time, so that its result does not depend on the other matrices of the batch.
         pairs = [
             _of_one(A, scale, tried, criterion, T.dtype)
             for A, scale, tried in zip(matrices, scales, first, strict=True)
@@ -112,14 +114,14 @@ class _Solution(NamedTuple):
 
 
 def _scaled_down(A: Array) -> float:
-    """Divide A by a power of two, in place, and return this power: 0 for zeros, NaN where A is not finite."""
+    """Divide A by a power of two, in place, and return this power; 0 if A is zero, NaN if A is not finite."""
     parts = A.view(np.float64)
     size = float(np.abs(parts).max())
     if not 0 < size < math.inf:
-        A[:] = 0  # NaN must not reach LAPACK: its QR iteration ends the process.
+        A[:] = 0  # LAPACK must not get NaN, with which its QR iteration can end the process.
         return 0 * size
-    # A power of two, so that 2^k T gives the same bits as T. Real and imaginary parts are divided separately,
-    # because a complex division by a subnormal number gives NaN.
+    # The divisor is a power of two, so that T and 2^k T give the same bits. Real and imaginary parts are
+    # divided separately, because a complex division by a subnormal number gives NaN.
     scale: float = 2.0 ** (math.frexp(size)[1] - 1)
     parts /= scale
     return scale
@@ -128,28 +130,28 @@ def _scaled_down(A: Array) -> float:
 def _of_one(
     A: Array, scale: float, first: _Solution | None, criterion: Criterion, dtype: torch.dtype
 ) -> tuple[LeadingTriple, Array]:
-    """Return the triple of one matrix, whether it is regular, and all eigenvalues of A.
+    """Return the triple of one matrix, whether this triple is regular, and all eigenvalues of A.
 
     Args:
         A: The matrix, divided by ``scale``.
-        scale: NaN for a matrix that is not finite.
-        first: The solution in the precision of T, or None.
-        criterion: Which eigenvalue leads.
+        scale: The power of two by which the matrix was divided; NaN for a matrix that is not finite.
+        first: A solution that was computed in the precision of T, or None.
+        criterion: Whether the leading eigenvalue has the largest modulus or the largest real part.
         dtype: The dtype of T.
     """
     eps, kind = float(torch.finfo(dtype).eps), _COMPLEX[dtype.to_complex()]
-    with np.errstate(all="ignore"):  # After overflow or underflow nothing is proven.
+    with np.errstate(all="ignore"):  # Overflow and underflow need no warning: they make the proof fail.
         solution = None if first is None else _judged(A, first, criterion, eps)
         if solution is None or not solution.is_proven:
             solution = _in_double(A, criterion, eps)
         if not solution.is_proven:
             solution = _proven_in_balance(A, criterion, eps) or solution
-        # With the criterion "real", λ may be zero.
+        # With the criterion "real" λ may be zero, so it is enough if the entries are in range.
         (least, most), largest = _SAFE_RANGE[dtype.to_real()]
         is_in_range = least < scale < most or (
             least < abs(solution.eigenvalue) * scale < most and scale < largest
         )
-        # With entries near the limits of the format, λ may overflow, and entries of vectors underflow.
+        # For entries near the limits of T's dtype, λ may overflow here, and entries of vectors may underflow.
         eigenvalue: Array = np.asarray(solution.eigenvalue * scale, kind)
         u: Array = np.asarray(solution.right, kind)
         v: Array = np.asarray(solution.left, kind)
@@ -168,8 +170,9 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
             if is_large
             else _by_solves(A, criterion)
         )
-        # Long Jordan chains make the triangular solves overflow, and for very non-normal A the second solve
-        # can undo the first one.
+        # Long Jordan chains make the triangular solves overflow, and for a very non-normal A the second solve
+        # can undo the first solve. The result is then inaccurate, and LAPACK's geev computes the vectors
+        # below.
         judged = _judged(A, solution, criterion, eps)
         if judged.is_accurate:
             return judged
@@ -177,7 +180,10 @@ def _in_double(A: Array, criterion: Criterion, eps: float) -> _Solution:
 
 
 def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> _Solution:
-    """Return the solution with its accuracy tested. It may be in single precision, unlike A."""
+    """Return the solution with its accuracy and its proof tested. A is in double precision.
+
+    For a solution in single precision, the eigenvalue is replaced by the two-sided Rayleigh quotient.
+    """
     values, eigenvalue, u, unit, *_ = solution
     is_double = u.dtype.char in "dD"
     rounding = 200 * len(u) * (_EPS if is_double else eps)
@@ -185,10 +191,11 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
         u, unit = (_unit(x.astype(np.complex128)) for x in (u, unit))
     s = np.vdot(unit, u)
     v = unit / s.conjugate()  # ‖u‖ = 1, vᴴu = 1
-    condition = _norm(v)  # condition of λ, since ‖u‖ = 1
+    condition = _norm(v)  # the condition number of λ, because ‖u‖ = 1
     Au = _times(A, u)
     if not is_double:
-        # For a real λ, an imaginary part of rounding errors would give λ < 0 an angle of π or -π at random.
+        # A real λ must stay real: with an imaginary part of rounding errors, a negative λ would have the
+        # angle π or -π at random.
         quotient = np.vdot(v, Au)
         eigenvalue = complex(quotient if eigenvalue.imag or A.dtype.kind == "c" else quotient.real)
     y, number = v.conj(), eigenvalue if u.dtype.kind == "c" else eigenvalue.real
@@ -198,9 +205,10 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
     is_proven = (
         is_accurate
         and condition < _MOST[eps]
-        # LAPACK may split a defective eigenvalue by more than its condition suggests.
+        # LAPACK may split a defective eigenvalue into two that are farther apart than the condition number
+        # suggests, so a large condition number needs a large distance, too.
         and (condition < 1e3 or _distance(values, eigenvalue) > eps**0.5)
-        # The error of λ is at most the residual of v.
+        # The error of λ is at most the residual of v, to first order.
         and max(defect, right_defect) <= 1e-4 * modulus
         and modulus > 2 * len(u) * eps
     )
@@ -208,14 +216,14 @@ def _judged(A: Array, solution: _Solution, criterion: Criterion, eps: float) -> 
 
 
 def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution | None:
-    """Return a proven solution for a badly scaled A, from D⁻¹AD for some D; None if none is proven.
+    """Return a proven solution for a badly scaled A, computed from D⁻¹AD, or None.
 
-    D is a choice of units for the states. D changes neither the eigenvalues nor their sensitivity to relative
-    errors of the entries. LAPACK's D makes rows and columns of similar size. The condition of λ, however, is
-    least for the D with |u| = |v|, where this condition is Σ|v_i u_i| / |vᴴu|. These two D can be very
-    different, for instance on a cycle of many states. So the vectors for one D determine the next D, and so
-    on. In the limit, these D would make a Jordan block diagonal; so from the second D on, λ must be separate
-    from the other eigenvalues.
+    The diagonal matrix D is a choice of units for the states. D changes neither the eigenvalues nor their
+    sensitivity to relative errors of the entries. LAPACK's D makes rows and columns of similar size. But the
+    condition number of λ is smallest for the D with |u| = |v|, and is then Σ|v_i u_i| / |vᴴu|. LAPACK's D and
+    this D can be very different, for instance on a cycle of many states. So the first D is LAPACK's, and the
+    vectors for each D determine the next D. Without end, these steps would turn a Jordan block into a
+    diagonal matrix. So from the second D on, λ must also be separate from the other eigenvalues.
     """
     B, d = balanced(A)
     limit = _MOST[eps]
@@ -227,7 +235,7 @@ def _proven_in_balance(A: Array, criterion: Criterion, eps: float) -> _Solution 
         u, v = solution.right, solution.left
         if solution.is_proven and (turn == 0 or _distance(solution.values, solution.eigenvalue) > eps**0.5):
             u, v = _unit(d * u), _unit(v / d)
-            # The gradient divides by vᴴu, in the precision of T.
+            # The gradient divides by vᴴu in the precision of T, so |vᴴu| must not be extremely small.
             s = abs(np.vdot(v, u))
             is_regular = bool(s > (1e-30 if eps > 1e-10 else 1e-290))
             if math.isnan(s):
@@ -250,7 +258,7 @@ def _unit(x: Array) -> Array:
 
 
 def _distance(values: Array, eigenvalue: complex) -> float:
-    """Return the relative distance of λ from the other eigenvalues."""
+    """Return the distance of λ from the nearest other eigenvalue; the largest entry of A is about 1."""
     return float(np.sort(np.abs(values - eigenvalue))[1:].min(initial=math.inf))
 
 
@@ -261,8 +269,8 @@ def _norm(x: Array) -> float:
 def _times(A: Array, x: Array) -> Array:
     """Return A x.
 
-    For large matrices torch computes the product: numpy's threads would keep the cores busy, and torch's next
-    product would wait for milliseconds.
+    For large matrices torch computes the product, because numpy's threads keep the cores busy for some
+    milliseconds after a product, and torch's next product would wait for them.
     """
     if len(A) < (_paths.TRACKED_RADIUS if x.dtype.kind == "f" else 64):
         return A.dot(x)
@@ -284,15 +292,16 @@ def _both_vectors(A: Array, criterion: Criterion) -> _Solution:
     index = int(criterion_of(values, criterion).argmax())
     u, v = right[:, index], left[:, index]
     if A.dtype.kind == "f" and imaginary[index]:
-        # LAPACK lists the eigenvalue in the upper half plane first; the next column has the imaginary parts.
+        # Of a conjugate pair, LAPACK lists the eigenvalue in the upper half plane first. The column of this
+        # eigenvalue has the real parts of the vector, and the next column the imaginary parts.
         u, v = u + 1j * right[:, index + 1], v + 1j * left[:, index + 1]
     return _Solution(values, complex(values[index]), u, v)
 
 
 def _by_solves(A: Array, criterion: Criterion) -> _Solution:
-    """Return λ from all eigenvalues, and its vectors by inverse iteration, for one matrix."""
+    """Return the solution for one matrix: λ from all eigenvalues, and its vectors from inverse iteration."""
     values = eigenvalues(torch.from_numpy(A)).numpy()
-    # Of a conjugate pair, argmax takes the first, in the upper half plane.
+    # Of a conjugate pair, argmax takes the first eigenvalue, which is in the upper half plane.
     eigenvalue = complex(values[criterion_of(values, criterion).argmax()])
     is_real = eigenvalue.imag == 0 and A.dtype.kind == "f"
     getrf, getrs = _DLU if is_real else _ZLU
@@ -300,7 +309,7 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
     diagonal = np.einsum("ii->i", shifted)
     diagonal -= eigenvalue.real if is_real else eigenvalue
     lu, pivots, _ = getrf(shifted, overwrite_a=True)
-    # A - λI is singular by construction, so a zero pivot is replaced by a rounding error.
+    # A - λI is singular up to rounding, so a pivot can be zero, and is then replaced by a rounding error.
     diagonal = np.einsum("ii->i", lu)
     diagonal[diagonal == 0] = _EPS
     angle = _angles(len(A))
@@ -314,7 +323,10 @@ def _by_solves(A: Array, criterion: Criterion) -> _Solution:
 
 
 def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b, n, n)
-    """Return solutions for many or large matrices, by torch: after numpy, torch waits for numpy's threads."""
+    """Return solutions for many or large matrices, computed by torch.
+
+    Numpy is not used here, because torch would then have to wait for numpy's threads.
+    """
     values = eigenvalues(T)
     eigenvalue = values.gather(-1, criterion_of(values, criterion).argmax(dim=-1, keepdim=True))  # (b, 1)
     lu, pivots, _ = torch.linalg.lu_factor_ex(T - eigenvalue[..., None] * identity_like(values))
@@ -336,7 +348,7 @@ def _by_solves_of_all(T: Tensor, criterion: Criterion) -> list[_Solution]:  # (b
 def _inverse_iteration(
     x: Any, solve: Callable[[Any, bool], Any], largest: Callable[[Any], Any], norm: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """Return the unit vectors u and v of λ from solves with A - λI and its adjoint; NaN if solves overflow.
+    """Return unit vectors u and v of λ from solves with A - λI and its adjoint; NaN after an overflow.
 
     The solves for v start from u: if λ is multiple but not defective (the identity, for instance), this gives
     v = u, the vector for which λ is well conditioned.
@@ -352,7 +364,7 @@ def _inverse_iteration(
 
 
 def _angles(n: int) -> Array:
-    """Return angles of a fixed, unstructured start, so that results do not depend on a random state."""
+    """Return the angles of a fixed start vector without structure, which makes results reproducible."""
     return np.arange(n, dtype=np.float64) ** 2
 
 
@@ -360,7 +372,7 @@ def _angles(n: int) -> Array:
 
 
 def eigenvalues(T: Tensor) -> Tensor:
-    """Return all eigenvalues of matrices ``(..., n, n)``, in no order.
+    """Return all eigenvalues of matrices ``(..., n, n)``, in no particular order.
 
     For some matrices of low rank, MKL's iteration does not converge, but OpenBLAS's does. An example is the
     25 x 25 matrix of ones in float64.
@@ -378,10 +390,10 @@ def _eig(T: Tensor) -> tuple[Tensor, ...]:
 
 
 def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all eigenvalues and right eigenvectors, in no order.
+    """Return all eigenvalues and right eigenvectors, in no particular order.
 
-    Numpy computes them: where MKL's iteration does not converge, torch 2.13 writes beyond the end of a real
-    matrix's eigenvectors before it raises, which ends the process.
+    Numpy computes the eigenvectors, because torch 2.13 can end the process: if MKL's iteration does not
+    converge for a real matrix, torch writes beyond the end of the eigenvectors before it raises.
     """
     with np.errstate(under="ignore"):
         values, vectors = decomposed(_eig, T.cpu())
@@ -393,9 +405,9 @@ def eigenvectors(T: Tensor) -> tuple[Tensor, Tensor]:
 def in_double(T: Tensor) -> Array:
     """Return a copy of T on the host, in double precision.
 
-    A copy, because FSDP frees the memory of parameters between uses, and PyTorch refuses to free memory that
-    numpy has seen.
+    The result is always a copy, because FSDP frees the memory of parameters between uses, and PyTorch refuses
+    to free memory that numpy has seen.
     """
     kind = torch.complex128 if T.is_complex() else torch.float64
-    # First copy to the host: a device may lack double precision.
+    # T is copied to the host before the conversion, because the device may lack double precision.
     return T.cpu().to(kind, copy=True, memory_format=torch.contiguous_format).numpy()

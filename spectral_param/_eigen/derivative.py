@@ -1,25 +1,25 @@
 r"""Derivatives of the leading eigenvalue and its vectors, and the operators for torch.compile.
 
-docs/derivation_spectral_radius.md derives the formulas, and says why autograd through ``torch.linalg.eig`` is
-no substitute. λ is a simple eigenvalue of T with right and left vectors, T u = λ u and vᴴ T = λ vᴴ, both of
-unit norm, and s = vᴴ u. Then
+docs/derivation_spectral_radius.md derives the formulas, and says why autograd through ``torch.linalg.eig``
+cannot replace them. Let λ be a simple eigenvalue of T with the unit vectors u and v, where T u = λ u and
+vᴴ T = λ vᴴ. Let s = vᴴ u. Then
 
 .. math:: d\lambda = v^H\, dT\, u / s, \qquad
           \begin{bmatrix} T - λI & u \\ u^H & 0 \end{bmatrix}
           \begin{bmatrix} du \\ -dλ \end{bmatrix} =
           \begin{bmatrix} -dT\,u \\ 0 \end{bmatrix},
 
-and dv solves the same bordered system with Tᴴ, λ̄ and v. The phase of an eigenvector is arbitrary, so a
-function may be differentiated only if it does not depend on the phase. ``functional.dominant_eigen`` fixes
-the phases, so every function of its result may be differentiated.
+and dv solves the same bordered system with Tᴴ, λ̄ and v in place of T, λ and u. The phase of an eigenvector
+is arbitrary, so a function may be differentiated only if it does not depend on the phase.
+``functional.dominant_eigen`` fixes the phases, so every function of its result may be differentiated.
 
 PyTorch's gradient g of a real L with respect to complex z is defined by dL = Re⟨g, dz⟩. Then
 
 .. math:: g_T = \frac{g_λ}{\bar s}\, v u^H \;-\; y_u u^H \;-\; v y_v^H ,
 
-where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part is taken.
-With ρ = |λ|, g_λ = g_ρ λ/ρ. With α = Re λ, g_λ = g_α. The backward pass consists of differentiable operations
-on T, λ, u and v, so derivatives of any order are right.
+where y_u and y_v solve the adjoint bordered systems for g_u and g_v. For a real T the real part of g_T is
+taken. With ρ = |λ|, g_λ = g_ρ λ/ρ. With α = Re λ, g_λ = g_α. The backward pass consists of differentiable
+operations on T, λ, u and v, so derivatives of any order are right.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from spectral_param._scale import power_of_two_scale
 
 
 def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tensor:  # -> (..., n, n)
-    """Return base + x yᴴ, or its real part without the complex matrix.
+    """Return base + x yᴴ; with ``real``, return its real part without forming the complex matrix.
 
     Only elementwise operations are used, which autocast and TensorFloat-32 do not affect.
     """
@@ -68,14 +68,14 @@ def _outer(x: Tensor, y: Tensor, real: bool, base: Tensor | None = None) -> Tens
 
 
 def _degenerate_unless(regular: bool, u: Tensor, v: Tensor) -> Tensor:
-    """Return where λ has no derivative. With ``regular`` it has a derivative everywhere."""
+    """Return a mask of the matrices whose λ has no derivative; with ``regular``, all entries are False."""
     if regular:
         return torch.zeros(u.shape[:-1], dtype=torch.bool, device=u.device)
     return is_degenerate(u, v)
 
 
 def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: bool) -> Tensor:
-    """Return g/s̄ v uᴴ, the gradient with respect to T for gradient g of λ; its real part for a real T."""
+    """Return g/s̄ v uᴴ, the gradient with respect to T for a gradient g of λ; with ``real``, its real part."""
     s = inner(v, u)
     if regular:
         weight = g / physical_conj(s)
@@ -88,7 +88,7 @@ def _eigenvalue_gradient(g: Tensor, u: Tensor, v: Tensor, real: bool, regular: b
 def _bordered_solve(
     T: Tensor, eigenvalue: Tensor, column: Tensor, row: Tensor, rhs: Tensor, degenerate: Tensor
 ) -> Tensor:
-    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; zero for degenerate λ."""
+    """Solve [[T - λI, column], [rowᴴ, 0]] [x; ·] = [rhs; 0] for x; x is zero where λ is degenerate."""
     n = T.shape[-1]
     scale = power_of_two_scale(T.detach())
     identity = identity_like(T)
@@ -100,15 +100,15 @@ def _bordered_solve(
     )
     padded = torch.cat([rhs, torch.zeros_like(rhs[..., :1])], -1)[..., None]
     x = solve(bordered, padded)[..., :n, 0] / scale[..., 0]
-    # If the function does not depend on the vector, rhs is zero, and so is x. This holds also where other
-    # eigenvalues equal λ and the matrix is singular. Elsewhere x stays a function of rhs, which has a
-    # derivative at 0.
+    # If the differentiated function does not depend on the vector, rhs is zero and x must be zero, even if
+    # the bordered matrix is singular because another eigenvalue equals λ. In all other cases x stays a
+    # function of rhs, so that x can be differentiated at rhs = 0.
     unused = (rhs == 0).all(dim=-1, keepdim=True) & ~x.isfinite().all(dim=-1, keepdim=True)
     return torch.where(degenerate[..., None] | unused, 0, x)
 
 
 class _Eigen(torch.autograd.Function):
-    """T -> (λ, u, v) by the formulas above, for transforms and derivatives of all orders."""
+    """The function T -> (λ, u, v), with derivatives as above, for transforms and for all orders."""
 
     @staticmethod
     def forward(
@@ -116,7 +116,7 @@ class _Eigen(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if known is None:
             return dominant_eigentriple(T, criterion)
-        # Autograd attaches the graph to the returned tensors, so these must be new tensors.
+        # Autograd attaches the graph to the returned tensors, so the returned tensors must be new.
         return Eigentriple(*(x.detach() for x in known))
 
     @staticmethod
@@ -179,23 +179,23 @@ class _Eigen(torch.autograd.Function):
 def eigentriple(
     T: Tensor, criterion: Criterion = "modulus", known: Eigentriple | None = None, regular: bool = False
 ) -> Eigentriple:
-    """Return the leading eigentriple, differentiable.
+    """Return the leading eigentriple as a differentiable function of T.
 
     Args:
         T: Matrices ``(..., n, n)``.
-        criterion: Which eigenvalue leads.
-        known: The triple of T, if it has been computed.
-        regular: Whether all eigenvalues are known to be simple; see
+        criterion: Whether the leading eigenvalue has the largest modulus or the largest real part.
+        known: The triple of T, if it has been computed already.
+        regular: Whether all leading eigenvalues are known to be simple; see
             :func:`spectral_param._eigen.dense.leading_eigentriple`.
     """
     return Eigentriple(*_Eigen.apply(T, criterion, known, regular))  # type: ignore[no-untyped-call]
 
 
 def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) -> Tensor:
-    """Return |λ| or Re λ of the leading eigenvalue of a T inside a graph or transform.
+    """Return |λ| or Re λ of the leading eigenvalue, for a T inside a transform or a recorded graph.
 
-    In transforms of torch.func the value is differentiable in every mode and to every order. ``handle``
-    belongs to a follower in ``FOLLOWERS``, which a compiled graph calls.
+    In transforms of torch.func the value is differentiable in every mode and to every order. ``handle`` is
+    the key of a follower in ``FOLLOWERS``; a compiled graph calls this follower.
     """
     if is_traced(T):
         return _recorded_value(T, criterion, handle)
@@ -203,13 +203,13 @@ def unseen_value(T: Tensor, criterion: Criterion = "modulus", handle: int = -1) 
     return value
 
 
-# The short path: a plain tensor whose triple is known ---------------------------------------------
+# The short path: T is outside transforms and graphs, and its triple is known ----------------------
 
 
 def _value_gradient(
     triple: Eigentriple, g: Tensor, criterion: Criterion, is_real: bool, regular: bool = False
 ) -> Tensor:
-    """Return the gradient with respect to T for gradient g of |λ| or Re λ."""
+    """Return the gradient with respect to T, given the gradient g with respect to |λ| or Re λ."""
     eigenvalue, u, v = triple
     g_eigenvalue = g * torch.sgn(eigenvalue) if criterion == "modulus" else g.to(u.dtype)
     return _eigenvalue_gradient(g_eigenvalue, u, v, is_real, regular)
@@ -218,9 +218,9 @@ def _value_gradient(
 def known_value(
     T: Tensor, triple: Eigentriple, criterion: Criterion = "modulus", regular: bool = False
 ) -> Map:
-    """Return |λ| or Re λ of a plain T, from the triple of T.
+    """Return the map T -> |λ| or Re λ, for a T outside transforms and graphs whose triple is known.
 
-    For ``regular`` see :func:`eigentriple`.
+    :func:`eigentriple` describes ``regular``.
     """
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -230,21 +230,22 @@ def known_value(
         value: Tensor = criterion_of(eigentriple(T, criterion, triple, regular).eigenvalue, criterion)
         return value
 
-    # The real part of a complex number is a view of it.
+    # The real part of a complex tensor is a view of this tensor, so it is cloned.
     return Map(criterion_of(triple.eigenvalue, criterion).clone(), pull_back, reference)
 
 
 def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -> Map:
-    r"""Return W = r T / |λ| for a plain T with a simple λ that is not zero, and with one r for each matrix.
+    r"""Return the map T -> W = r T / |λ|, for a T outside transforms and graphs, and r = ``radius``.
 
-    With f = r / |λ|, the gradient G of W, and the gradient g_T(g_ρ) of ρ = |λ| from above,
+    λ must be simple and not zero. ``radius`` has one r for each matrix. With f = r / |λ|, the gradient G of
+    W, and the gradient g_T(g_ρ) of ρ = |λ| from the top of this file,
 
     .. math:: g_T = f\, G + g_T(g_ρ), \qquad g_ρ = -\frac{f}{|λ|}\, \mathrm{Re}\langle T, G\rangle.
     """
     eigenvalue, u, v = triple
     X = T
     one = X.ndim == 2 and X.is_cpu
-    # Python numbers are faster than tensors.
+    # For one matrix on the host the divisor is a Python number, which is faster than a tensor.
     divisor = abs(eigenvalue.item()) / float(radius) if one else _to_matrices(eigenvalue.abs() / radius, X)
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -266,7 +267,7 @@ def divided_by_modulus(T: Tensor, triple: Eigentriple, radius: Tensor | float) -
 
 def _small(T: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor, G: Tensor, radius: float) -> Tensor:
     """Return g_T of :func:`divided_by_modulus` for one small matrix, in numpy, which takes half the time."""
-    with np.errstate(all="ignore"):  # A GradScaler produces infinite gradients.
+    with np.errstate(all="ignore"):  # A GradScaler produces infinite gradients, which must not warn.
         matrix, gradient = (x.resolve_conj().resolve_neg().numpy() for x in (T, G))
         right, left, value = u.numpy(), v.numpy(), eigenvalue.item()
         size = abs(value)
@@ -294,16 +295,16 @@ def _recorded_value(T: Tensor, criterion: Criterion, handle: int) -> Tensor:
     """Return |λ| or Re λ for a graph that is being recorded."""
     if is_compiled():
         return _leading_value(T, criterion, handle)[0]
-    # Only operators of torch are used, because an exported program must run without this library. NaN must
-    # not reach LAPACK: its QR iteration ends the process.
+    # Only operators of torch are used, because an exported program must run without this library. Matrices
+    # with NaN are replaced by zeros, because LAPACK's QR iteration can end the process if it gets NaN.
     finite = T.detach().isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
     values = torch.linalg.eigvals(to_double(torch.where(finite, T, 0)))
     value: Tensor = criterion_of(values, criterion).max(dim=-1).values
     return torch.where(finite[..., 0, 0], value, torch.nan).to(T.real.dtype)
 
 
-# Followers that find triples in compiled graphs, by handle. The references are weak: a graph may outlive its
-# follower.
+# This table maps handles to the followers that compiled graphs call. The references are weak, so that this
+# table keeps no follower alive: a graph may outlive its follower.
 FOLLOWERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 

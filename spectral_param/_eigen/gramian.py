@@ -1,7 +1,7 @@
-"""Ritz pairs of G = TᴴT in a thin block of vectors, from products with T and Tᴴ alone.
+"""Ritz pairs of G = TᴴT in the span of a few vectors, computed only from products with T and Tᴴ.
 
-Products of T with thin matrices take most of the time of a tracked norm, so the code saves each product it
-can.
+The few vectors are the columns of a matrix V, called the block. Products of T with such thin matrices take
+most of the time of a tracked norm, so the code avoids every product that is not needed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from spectral_param._eigen.singular import SAFE_RANGE
 from spectral_param._matrices import Array, eigh
 from spectral_param._precision import to_double
 
-# Number of Ritz vectors that are replaced by random vectors after a failed proof; sweeps of a new block.
+# FRESH Ritz vectors are replaced by amplified random vectors after a failed proof. A new block is multiplied
+# by TᴴT COLD_SWEEPS times.
 FRESH, COLD_SWEEPS = 3, 3
 
 
 class Ritz(NamedTuple):
-    """The Ritz pairs of G in a block, largest first, and the parts of p(G) Z inside and outside the block."""
+    """The Ritz pairs of G in a block, largest first, and the parts of p(G) Z inside and outside its span."""
 
     theta: list[float]  # k
     q: Array  # The Ritz vectors in the basis of V, (k, k)
     defect: Array  # EᴴE for the Ritz vectors, (k, k)
-    along: Array  # The parts of p(G) Z along the Ritz vectors, (k, p)
-    outside: Array  # Gram matrix of the part orthogonal to the block, (p, p)
+    along: Array  # The coefficients of p(G) Z for the Ritz vectors, (k, p)
+    outside: Array  # Gram matrix of the part of p(G) Z that is orthogonal to the block, (p, p)
 
     def rest(self, cut: int) -> Array:
         """Return the Gram matrix of p(G) Z without its parts along the first ``cut`` Ritz vectors."""
@@ -39,17 +40,18 @@ class Ritz(NamedTuple):
 
 
 def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | None:
-    """Return the Ritz pairs of G in the space of V, and the parts of S = p(G) Z in this space and outside.
+    """Return the Ritz pairs of G in the span of V, and the parts of S = p(G) Z in this span and outside.
 
-    None where T is zero, not finite, or of extreme size.
+    Return None if T is zero, not finite, or of extreme size.
     """
-    # A power of two, near the norm of G, so that squares neither overflow nor underflow.
+    # Products with G are divided by a power of two near the norm of G, so that their squares neither overflow
+    # nor underflow.
     unit = 2.0 ** round(math.log2(edge))
     image = _times(T.mH, _times(T, V) * (1 / unit))
     k = V.shape[-1]
     three = beside(V, image) if S is None else beside(V, image, S)
     B = V.mH @ three  # VᴴV, H, and the part of S along V
-    # E, and the part of S outside V, as rows: in one call.
+    # One call computes E and the part of S outside the span of V. Both are stored as rows.
     rest = torch.addmm(three.mT[k:, :], B[:, k:].mT, V.mT, alpha=-1)
     parts = torch.cat([B.flatten(), (rest.conj() @ rest.mT).flatten()])
     numbers = to_double(parts).cpu().numpy()
@@ -71,24 +73,24 @@ def ritz_pairs(T: Tensor, V: Tensor, S: Tensor | None, edge: float) -> Ritz | No
 
 
 def beside(*blocks: Tensor) -> Tensor:
-    """Return all blocks side by side, stored by columns."""
+    """Concatenate the columns of all blocks into one matrix, which is stored by columns."""
     return torch.cat([X.mT for X in blocks], dim=-2).mT
 
 
 def ritz_vectors(V: Tensor, ritz: Ritz, count: int) -> Tensor:
-    """Return the first Ritz vectors."""
+    """Return the first ``count`` Ritz vectors."""
     q = torch.from_numpy(ritz.q[:, :count].copy())
     return V @ q.to(V.device, V.dtype, non_blocking=True)
 
 
 def refreshed(V: Tensor, ritz: Ritz, S: Tensor) -> Tensor:
-    """Return the Ritz vectors, with the last ones replaced by columns of S."""
+    """Return the Ritz vectors, with up to ``FRESH`` of the last vectors replaced by columns of S."""
     count = min(FRESH, max(0, V.shape[-2] - V.shape[-1]))
     return beside(ritz_vectors(V, ritz, V.shape[-1] - count), S[:, :count])
 
 
 def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
-    """Return a start block for a new T, and a bound of the largest eigenvalue in its space."""
+    """Return a start block for a new T, made from a random V, and an estimate of G's largest eigenvalue."""
     for _ in range(COLD_SWEEPS):
         V = orthonormal(V)
         V = _times(T.mH, _times(T, V))
@@ -96,7 +98,7 @@ def cold_block(T: Tensor, V: Tensor) -> tuple[Tensor, float]:
 
 
 def is_safe_square(square: float) -> bool:
-    """Return whether σ is within ``SAFE_RANGE``, given σ²."""
+    """Return whether σ is within ``SAFE_RANGE``, for ``square`` = σ²."""
     return SAFE_RANGE[0] ** 2 < square < SAFE_RANGE[1] ** 2
 
 
@@ -112,22 +114,23 @@ def random_vectors(like: Tensor, count: int, generator: torch.Generator) -> Tens
 
 
 def _times(A: Tensor, X: Tensor) -> Tensor:
-    """Return A X for a thin X, in the order in which BLAS reads A by rows: up to 1.5 times as fast."""
+    """Return A X for an X with few columns, so that BLAS reads A by rows, which is up to 1.5 times faster."""
     return A @ X if A.stride(-1) == 1 else (X.mH @ A.mH).mH
 
 
 def _times_less(A: Tensor, X: Tensor, factor: float, Y: Tensor) -> Tensor:
-    """Return factor A X - Y, in one call."""
+    """Return ``factor`` · A X - Y, computed in one call."""
     if A.stride(-1) == 1:
         return torch.addmm(Y, A, X, beta=-1, alpha=factor)
     return torch.addmm(Y.mH, X.mH, A.mH, beta=-1, alpha=factor).mH
 
 
 def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, float]:
-    """Return T_j(2G/s² - 1) X, and the error of G relative to its norm.
+    """Return T_j(2G/s² - 1) X for j = ``degree``, and the rounding error of G relative to its norm.
 
-    This is T_2j(T/s) X by the products of T and Tᴴ in turn: G is not formed, and has no error. If T has many
-    more rows than columns, G is formed first. This costs less, but the entries of G are rounded.
+    The recursion of T_2j multiplies by T/s and Tᴴ/s in turn, so that G is not formed, and has no rounding
+    error. If T has many more rows than columns, G is formed first. Products with the formed G cost less, but
+    the entries of G are rounded.
     """
     m, n = T.shape[-2:]
     long = _paths.GRAM_SIDES
@@ -141,7 +144,7 @@ def chebyshev(T: Tensor, X: Tensor, s: float, degree: int) -> tuple[Tensor, floa
 
 
 def _by_gram(G: Tensor, X: Tensor, s: float, degree: int) -> Tensor:
-    """Return T_j(2G/s² - 1) X by products with G."""
+    """Return T_j(2G/s² - 1) X for j = ``degree``, by products with G."""
     G = G * (4 / s**2)
     G.diagonal().sub_(2)
     before, X = X, (G @ X) / 2

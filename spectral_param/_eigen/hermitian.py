@@ -1,24 +1,26 @@
-r"""Proofs of upper bounds for the eigenvalues of Hermitian matrices, and so for singular values.
+r"""Proven upper bounds for the eigenvalues of Hermitian matrices, and hence for singular values.
 
-:mod:`spectral_param._eigen.proof` defines the random vectors and (1).
+:mod:`spectral_param._eigen.proof` defines the random matrix Z, the number τ and formula (1).
 
 Products
 --------
-Let G be Hermitian and positive semidefinite, p = T_j(2·/a - 1) with the Chebyshev polynomial T_j, a > 0, and
-P the projector to a subspace that is independent of Z. By (1) with M = P p(G), ‖P p(G)‖ ≤ ν = ‖P p(G) Z‖/τ.
-For a unit vector x = Px this gives ‖p(G) x‖ ≤ ν. Let φ be p² - 1 from a on, and 0 below. φ is convex and
-increasing and p² ≥ φ, so by Jensen's inequality φ(xᴴGx) ≤ xᴴφ(G)x ≤ ν². Hence
+Let G be Hermitian and positive semidefinite. Let p(x) = T_j(2x/a - 1) with the Chebyshev polynomial T_j of
+degree j and a number a > 0. Let P be the orthogonal projector onto a subspace that is independent of Z. By
+(1) with M = P p(G), ‖P p(G)‖ ≤ ν = ‖P p(G) Z‖/τ. For a unit vector x = Px this gives ‖p(G) x‖ ≤ ν. Let φ(x) =
+p(x)² - 1 for x ≥ a, and φ(x) = 0 for x < a. φ is convex and increasing and p² ≥ φ, so by Jensen's inequality
+φ(xᴴGx) ≤ xᴴφ(G)x ≤ ν². Hence
 
     λ_max(PGP) ≤ b = a/2 · (1 + cosh(arsinh(ν)/j)).                                              (2)
 
-For a small j the bound b is sharp within a few per cent if a is close to λ_max(PGP), and if P projects out
-nearly all eigenvectors of eigenvalues above a, which p amplifies. Rounding errors of p(G) Z are about j² eps
-p(λ_max(G)) ‖Z‖; they are added to ‖P p(G) Z‖.
+The polynomial p amplifies eigenvectors of G whose eigenvalues are above a. If P projects out nearly all of
+these eigenvectors, and if a is close to λ_max(PGP), then even for a small j the bound b exceeds λ_max(PGP) by
+only a few per cent. Rounding errors of p(G) Z are about j² eps p(λ_max(G)) ‖Z‖; these errors are added to
+‖P p(G) Z‖.
 
 Let the columns of V (n, k) be orthonormal, and P = I - VVᴴ. In the basis of V and its complement
 G = [[H, Eᴴ], [E, A]], with the residual E = GV - VH. Let θ₁ be the largest eigenvalue of H, and ‖A‖ ≤ b < θ₁.
-An eigenvalue λ ≥ θ₁ of G is an eigenvalue of H + Eᴴ(λ - A)⁻¹E, too. This matrix is at most H + EᴴE/(θ₁ - b).
-So
+An eigenvalue λ ≥ θ₁ of G is also an eigenvalue of H + Eᴴ(λ - A)⁻¹E, and this matrix is ≤ H + EᴴE/(θ₁ - b) in
+the order of Hermitian matrices. So
 
     θ₁ ≤ λ_max(G) ≤ λ_max(H + EᴴE/(θ₁ - b)).                                                      (3)
 
@@ -35,9 +37,9 @@ inequality of Temple and Kato (T. Kato, "On the upper and lower bounds of eigenv
 
 Cholesky
 --------
-sI - G has a Cholesky factorisation if and only if λ_max(G) < s. This proof needs no gap between eigenvalues
-and no random numbers. In double precision the proof is wrong only if λ_max(G) is within n rounding errors of
-s.
+sI - G has a Cholesky factorisation if and only if λ_max(G) < s. A proof by Cholesky needs neither a gap
+between eigenvalues nor random numbers. In double precision a proof by Cholesky is wrong only if λ_max(G) is
+within n rounding errors of s.
 """
 
 from __future__ import annotations
@@ -51,23 +53,23 @@ from torch import Tensor
 from spectral_param._eigen.proof import TAU
 from spectral_param._matrices import Array, eigvalsh
 
-# Factor on a for the next step, if p amplified nothing. If a is too large, each step needs a higher degree
-# (measured: twice the products for an a that is 1.3 times too large; factors from 0.8 to 0.97 do equally
-# well).
+# If p amplified nothing, a is multiplied by this factor for the next step. If a is too large, each step needs
+# a higher degree (measured: twice the products for an a that is 1.3 times too large; factors from 0.8 to 0.97
+# do equally well).
 LOWER = 0.9
 
 
 def chebyshev(x: float, degree: int) -> float:
-    """Return T_j(2x - 1) where x ≥ 1, else 1; infinite where it overflows."""
+    """Return T_j(2x - 1) for x ≥ 1, and 1 for x < 1; infinity if the result would overflow."""
     exponent = degree * math.acosh(max(1.0, 2 * x - 1))
     return math.cosh(exponent) if exponent < 700 else math.inf
 
 
 def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float = 0.0) -> tuple[float, float]:
-    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinite if no bound is proven.
+    """Return b of (2) for a = ``edge`` and the Gram matrix of P p(G) Z; infinity if no bound is proven.
 
     Also return an estimate of λ_max(PGP) from ‖P p(G) Z‖/√n; this estimate is not proven. If p amplified
-    nothing, λ_max(PGP) is at most about a, perhaps far less; then a smaller a is tried.
+    nothing, λ_max(PGP) is at most about a and may be far smaller; the estimate is then ``LOWER`` · a.
     """
     size = math.sqrt(_largest(gram)) + error
     if degree == 0 or not size < math.inf:
@@ -78,14 +80,20 @@ def chebyshev_bound(gram: Array, edge: float, degree: int, n: int, error: float 
 
 
 def block_bound(theta: list[float], defect: Array, outside: float) -> float:
-    """Return the upper bound of (3) for H = diag(``theta``), largest first; infinite unless b < θ₁."""
+    """Return the upper bound of (3) for H = diag(``theta``) with θ₁ first; infinity if b ≥ θ₁.
+
+    ``defect`` is EᴴE, and ``outside`` is b.
+    """
     if not outside < theta[0]:
         return math.inf
     return _largest(np.diag(theta) + defect / (theta[0] - outside))
 
 
 def second_bound(theta: list[float], defect: Array, outside: float, s: float) -> float:
-    """Return s if (5) proves λ₂(G) ≤ s for H = diag(``theta``), else 0."""
+    """Return s if (5) proves λ₂(G) ≤ s for H = diag(``theta``), else 0.
+
+    ``defect`` is EᴴE, and ``outside`` is b.
+    """
     if not outside < s < theta[0]:
         return 0.0
     H = np.diag(theta) + defect / (s - outside)
@@ -95,7 +103,7 @@ def second_bound(theta: list[float], defect: Array, outside: float, s: float) ->
 
 
 def temple_bound(theta: float, defect: float, second: float) -> float:
-    """Return the upper bound of (6) for ‖r‖² = ``defect`` and β = ``second``; infinite unless β < θ."""
+    """Return the upper bound of (6) for ‖r‖² = ``defect`` and β = ``second``; infinity if β ≥ θ."""
     return theta + defect / (theta - second) if second < theta else math.inf
 
 
@@ -105,14 +113,16 @@ def _largest(H: Array) -> float:
 
 
 def is_below(G: Tensor, s: Tensor) -> Tensor:  # (..., n, n), (...) -> (...)
-    """Return where λ_max(G) < s is proven by Cholesky.
+    """Return a mask of the matrices for which Cholesky proves λ_max(G) < s.
 
-    G is Hermitian and contiguous. In single precision the caller subtracts rounding errors from s. The memory
-    of G is overwritten: to touch new memory in each call would take a fifth of the time.
+    G is Hermitian and contiguous. In single precision the caller must have subtracted a bound of the rounding
+    errors from s. The memory of G is overwritten, because new memory in each call would cost a fifth of the
+    time of the call.
     """
     G.neg_().diagonal(dim1=-2, dim2=-1).add_(s[..., None])
-    # LAPACK reads by columns. The transpose is the conjugate, which has the same eigenvalues. torch sets the
-    # unused half to 0, which is faster if this is the lower half, and if input and output are one object.
+    # LAPACK reads matrices by columns, so G is passed as its transpose. The transpose of a Hermitian G is its
+    # conjugate, which has the same eigenvalues. torch sets the unused triangle of the factor to 0; this is
+    # fastest if the unused triangle is the lower one, and if input and output are one object.
     A = G.mT
     failed = torch.empty(s.shape, dtype=torch.int32, device=G.device)
     torch.linalg.cholesky_ex(A, upper=True, out=(A, failed))

@@ -1,31 +1,33 @@
-r"""The frequency at which the symbol of a kernel is largest, tracked from step to step, with a proof.
+r"""The frequency at which a kernel's symbol has the largest norm, tracked from step to step, with a proof.
 
-Let σ(ω) = ‖K̂(ω)‖ on the grid of :mod:`spectral_param._eigen.symbol`, and b(ω) ≥ σ(ω) the proven bounds. The
-solver computes the norm, and a bound B of this norm from above, at the leading frequency of the last step,
-and at every frequency that turns out to have a larger norm. Frequencies with b(ω) ≤ B need no work.
+For every frequency ω on the grid of :mod:`spectral_param._eigen.symbol`, let σ(ω) = ‖K̂(ω)‖, and let b(ω) ≥
+σ(ω) be the proven bound. The solver computes the norm σ(ω) and an upper bound of this norm at the leading
+frequency of the last step, and at every frequency that turns out to have a larger norm. B is the largest of
+these upper bounds. Frequencies with b(ω) ≤ B need no work.
 
-**Carried bounds.** Let the kernel of the last step be scaled, and then move by D. By Weyl's inequality σ(ω)
-moves by at most ‖D̂(ω)‖, and
+**Carried bounds.** Let the new kernel be a multiple of the last step's kernel plus a difference D. By Weyl's
+inequality, D changes σ(ω) by at most the *move* ‖D̂(ω)‖, and
 
 .. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
 
-takes one product of the matrix of all taps of D with its adjoint, for all frequencies together. So b(ω) grows
-by ‖D̂(ω)‖. Most frequencies need no work in most steps, because their norms lie several moves below the
-largest norm.
+needs only one product, that of the matrix of all taps of D with its adjoint, for all frequencies together. So
+each step multiplies b(ω) by the factor of the multiple, and adds the move. Most frequencies need no work in
+most steps, because their norms lie several moves below the largest norm.
 
-**Proofs.** Where b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision, for many frequencies from the
-products K_q K_{q'}ᴴ. A Cholesky factorisation of t² - G(ω) proves σ(ω) ≤ t, up to rounding errors, which are
-subtracted from t² beforehand. The first t is B minus the *slack* of ω, so that b(ω) can grow for some steps
-before it reaches B. The slack doubles after a success, and is not tried if moves are nearly as large. The
-second t is B. (One product G·G, as Gram iteration takes, costs six times as many operations as the
-factorisation, and leaves a factor of n^(1/8).)
+**Proofs.** For each ω with b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision. If there are many such
+frequencies, the products K_q K_{q'}ᴴ of the taps are computed once for all of them. A Cholesky factorisation
+of t² - G(ω) proves σ(ω) ≤ t; a bound of the rounding errors is subtracted from t² beforehand. The first t is
+(1 - s) B, where s is the *slack* of ω, so that b(ω) can grow for some steps before it reaches B. The slack
+doubles after a success, and is not tried if moves are nearly as large as s B. The second t is B. (Gram
+iteration would use products G·G instead. One such product costs six times as many operations as the
+factorisation, and the resulting bound can be too large by a factor of n^(1/8).)
 
-**What remains.** Where the proofs for both t fail, eigenvalues in single precision say whether σ(ω) > B. If
-so, the solver computes the norm at ω. A σ(ω) within rounding errors of B is decided in double precision: by
-Cholesky, or by eigenvalues.
+**Failed proofs.** If the proofs for both t fail, eigenvalues in single precision show whether σ(ω) > B. If
+σ(ω) > B, the solver computes the norm at ω. If σ(ω) is within rounding errors of B, Cholesky or eigenvalues
+in double precision decide.
 
-If a kernel has one input or output channel, as a depthwise kernel has, K̂(ω) is a vector, whose norm needs no
-proof.
+If a kernel has one input or output channel (a depthwise kernel, for instance), K̂(ω) is a vector, whose norm
+needs no proof.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ from spectral_param._matrices import decomposed
 from spectral_param._precision import double_device, to_double
 from spectral_param._scale import divided, power_of_two_scale
 
-# Number of entries of a batch of Gram matrices that stay in a cache, and the least size of a batch.
+# Number of entries of a batch of Gram matrices that fit into a processor's cache, and the least number of
+# matrices in a batch.
 _ENTRIES, _LEAST = 2**18, 16
 # A bound of the relative rounding errors of a norm that is computed from G in single precision.
 _LESS = 2e-6
-# The first slack, relative to B, and its range. A slack is tried if it is at least _WORTH times the move. It
-# is multiplied by _PROVEN after a proof, by _FAILED after a failure, and by _UNTRIED if it was not tried.
+# The first slack, and the range of slacks. A slack s is tried if s B is larger than _WORTH times the move.
+# The slack is multiplied by _PROVEN after a proof, by _FAILED after a failure, and by _UNTRIED if it was not
+# tried.
 _SLACK, _RANGE, _WORTH = 0.002, (1e-3, 0.95), 2.0
 _PROVEN, _FAILED, _UNTRIED = 2.0, 0.25, 1.1
 # Relative error of the Gram matrix of a move, which is summed in single precision.
@@ -56,17 +60,17 @@ _SUMMED = 1e-5
 
 
 class KernelFollower(Follower):
-    """Finds the peaks of one weight's kernels. With LAPACK as the solver, nothing is kept between reads."""
+    """Finds the peak of each kernel of one weight. With LAPACK as solver, no state is kept between reads."""
 
     def follow(self, K: Tensor, axes: int) -> symbol.Peak:
         """Return the peak of each kernel.
 
         Args:
             K: Kernels ``(..., o, i, *Q)`` of stride 1, see :func:`spectral_param._eigen.symbol.phases`. The
-                caller does not change them afterwards.
+                caller must not change the kernels afterwards.
             axes: Number of spatial dimensions.
         """
-        # Values and proofs are in double precision.
+        # Values and proofs need double precision, so K moves to a device that has it.
         K = K.detach().resolve_conj().to(double_device(K.device))
         batch, kernels = K.shape[: -axes - 2], K.reshape(-1, *K.shape[-axes - 2 :])
         points, cosine = symbol.grid(tuple(K.shape[-axes:]), not K.is_complex())
@@ -86,7 +90,7 @@ class KernelFollower(Follower):
 
 
 def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (b, i, *Q), (P, axes)
-    """Return the norms of kernels with one input or output channel, and the indices of the frequencies."""
+    """Return the norms of kernels with one input or output channel, and the indices of their frequencies."""
     scale = power_of_two_scale(K.flatten(1)[:, None])
     S = divided(K.flatten(1)[:, None], scale).reshape(K.shape)
     step = max(1, _ENTRIES // (len(points) * K.shape[1]))
@@ -100,7 +104,7 @@ def _of_vectors(K: Tensor, points: Tensor) -> tuple[list[Norm], list[int]]:  # (
 
 
 class _Known(NamedTuple):
-    """State of a kernel (n, i, *Q) after a step: b and the slacks of all ω, and the leading frequency."""
+    """The state of a kernel (n, i, *Q) after a step: b and the slack of each ω, and the leading frequency."""
 
     kernel: Tensor
     upper: Tensor
@@ -116,7 +120,7 @@ class _One:
         self.known: _Known | None = None
 
     def follow(self, K: Tensor, points: Tensor) -> tuple[Norm, int]:
-        """Return the norm on the grid, and the index of the frequency."""
+        """Return the largest norm on the grid, and the index of its frequency."""
         known, self.known = self.known, None
         index = 0 if known is None else known.leading
         flat = K.flatten(1)
@@ -143,14 +147,17 @@ class _One:
 
 
 def _factor(K: Tensor, before: Tensor, taps: int) -> tuple[float, float]:  # (n, iQ)
-    """Return the factor f ≥ 0 for which ‖K - f before‖_F is least, and a bound of the rounding of f K̂."""
+    """Return the f ≥ 0 that minimizes ‖K - f before‖_F, and a bound of the rounding errors of f·before.
+
+    The bound holds for the symbol of f·before at every frequency.
+    """
     square = float(torch.linalg.vector_norm(before)) ** 2
     factor = max(0.0, float(torch.vdot(before.flatten(), K.flatten()).real) / square)
     return factor, torch.finfo(K.dtype).eps * factor * math.sqrt(square * taps)
 
 
 def _moves(D: Tensor, points: Tensor) -> Tensor:
-    """Return a bound of ‖D̂(ω)‖ at all frequencies, float64 on the host, for D (n, i, *Q)."""
+    """Return a bound of ‖D̂(ω)‖ for each frequency, float64 on the host, for D (n, i, *Q)."""
     axes = points.shape[-1]
     rows = D.flatten(-axes).flatten(0, 1).mT
     inner = to_double(rows @ rows.mH).cpu().to(torch.complex128)
@@ -161,7 +168,7 @@ def _moves(D: Tensor, points: Tensor) -> Tensor:
 
 
 class _Search:
-    """The search for the largest norm of K̂ on a grid, K (n, i, *Q) finite and with entries of about 1."""
+    """The search for the largest norm of K̂ on a grid, for a finite K (n, i, *Q) with entries of about 1."""
 
     def __init__(self, K: Tensor, points: Tensor, norms: NormFollower) -> None:
         self.kernel, self.points, self.norms = K, points, norms
@@ -175,13 +182,13 @@ class _Search:
         self.candidate: int | None = None
 
     def look(self, index: int) -> None:
-        """Compute the norm at a frequency, which becomes the leading one if its bound is the largest."""
+        """Compute the norm at a frequency. The frequency with the largest bound becomes the leading one."""
         small = self.kernel.shape[0] < self.norms.least_size
-        # LAPACK computes small matrices in double precision.
+        # LAPACK decomposes small matrices in double precision, so their symbol is computed in it.
         K = to_double(self.kernel) if small else self.kernel
         K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
         norm = self.norms.follow(K)
-        # The entries of K are sums that have been rounded.
+        # The entries of the symbol are rounded sums, so the bound is raised by these rounding errors.
         norm = Norm(norm.pair, norm.bound * (1 + 2 * torch.finfo(K.dtype).eps))
         self.upper[index] = norm.bound
         if self.leading is None or norm.bound > self.leading.bound:
@@ -189,7 +196,7 @@ class _Search:
         self.bound = max(self.bound, float(norm.bound))
 
     def finish(self, moved: float) -> None:
-        """Sweep until B bounds the norms at all frequencies. ``moved`` is the largest move."""
+        """Raise B until B bounds the norms at all frequencies. ``moved`` is the largest move."""
         left = self._open(self.upper.argsort(descending=True))
         while len(left):
             for part in left.split(max(_LEAST, _ENTRIES // self.kernel.shape[0] ** 2)):
@@ -214,7 +221,8 @@ class _Search:
         size, best = values.max(dim=0)
         level = math.sqrt(max(float(size), 0.0)) * (1 - _LESS)
         if level > self.bound:
-            # The candidate's norm is computed after the sweep, because a later frequency may replace it.
+            # The candidate's norm is computed after the sweep, because a later frequency may replace the
+            # candidate.
             self.bound, self.candidate = level, int(part[best])
             self._prove(part[torch.arange(len(part), device="cpu") != best])
         else:
@@ -224,15 +232,15 @@ class _Search:
         return indices[self.upper[indices] > self.bound]
 
     def _prove(self, part: Tensor, levels: Tensor | None = None) -> None:
-        """Prove that ``levels`` (by default, B) bound the norms at frequencies."""
+        """Try to prove that ``levels`` (by default, B) bound the norms at the frequencies ``part``."""
         if not len(part):
             return
         if levels is None:
             part = self._open(part)
             levels = torch.full((len(part),), self.bound, dtype=torch.float64, device="cpu")
         n, i, *sizes = self.kernel.shape
-        # Each number is a sum of ``terms`` products. Rounding errors add up like a random walk, so 4 · terms
-        # is more than enough.
+        # Each entry of G is a sum of at most ``terms`` products. Rounding errors add up like a random walk,
+        # so 4 · terms rounding errors of size B² are more than enough.
         terms = n + i + math.prod(2 * q - 1 for q in sizes)
         rounding = 4 * terms * torch.finfo(torch.float32).eps * self.bound**2
         G = self.grams.at(part)
@@ -240,7 +248,7 @@ class _Search:
         self.upper[part[proven]] = levels[proven]
 
     def _decide(self, part: Tensor) -> None:
-        """Bound the norms at frequencies in double precision."""
+        """Bound the norms at the frequencies ``part`` in double precision."""
         if self.grams_in_double is None:
             self.grams_in_double = _Grams(to_double(self.kernel), self.points)
         same = 1 + self._same()
@@ -259,17 +267,17 @@ class _Search:
             self.bound = max(self.bound, float(values[best]))
 
     def _same(self) -> float:
-        """Return the rounding errors of norms in double precision, relative to B."""
+        """Return a bound of the rounding errors of norms in double precision, divided by B."""
         return 4 * self.kernel.shape[0] * torch.finfo(torch.float64).eps
 
     @property
     def proven(self) -> Tensor:
-        """The bound for all frequencies."""
+        """The proven bound of the norms at all frequencies."""
         return self.upper.max() * (1 + self._same())
 
 
 class _Grams:
-    """Computes G(ω) of a kernel K (n, i, *Q): by a product for each ω, or from the products of the taps."""
+    """Computes G(ω) of a kernel K (n, i, *Q), by one product for each ω or from the products of the taps."""
 
     def __init__(self, K: Tensor, points: Tensor) -> None:
         self.kernel, self.points = K, points
@@ -278,7 +286,7 @@ class _Grams:
         self._buffers: list[Tensor] = []
 
     def at(self, indices: Tensor) -> Tensor:  # -> (m, n, n)
-        """Return G at the frequencies of these indices, valid until the next call."""
+        """Return G at the frequencies with these indices. The next call may overwrite the result."""
         self._asked += len(indices)
         count = self.kernel[0, 0].numel()
         # A product of complex matrices takes as many operations as four products of real matrices.
@@ -296,7 +304,7 @@ class _Grams:
         if len(lags) == 1:
             G = (torch.polar(torch.ones_like(angle), angle) @ lags[0]).reshape(square)
             return G + G.mH
-        # Touching new memory takes longer than the products.
+        # The buffers are kept, because writing to new memory takes longer than the products.
         if not self._buffers or len(self._buffers[0]) < len(angle):
             parts = [angle.new_empty(len(angle), lags[0].shape[-1]) for _ in range(2)]
             self._buffers = [*parts, torch.empty_like(parts[0], dtype=angle.dtype.to_complex())]
@@ -307,9 +315,10 @@ class _Grams:
 
 
 def _autocorrelation(K: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes), double.
+    """Return C_r (R, n, n) of K (n, i, *Q) with Σ_r (C_r e^(i r·ω) + h.c.) = K̂ K̂ᴴ, and r (R, axes).
 
-    Of each pair r, -r only one is included, and C_0 is halved.
+    The conjugate transpose h.c. contributes the term for -r, so only one of r and -r is included, and C_0 is
+    halved. The lags r are in double precision.
     """
     n, taps = K.shape[0], symbol.taps(K, axes)
     first, second = torch.triu_indices(len(taps), len(taps), device="cpu").unbind()  # Pairs q ≤ q'.

@@ -1,61 +1,67 @@
-r"""Upper bounds, with proof, for the eigenvalues of any matrix, normal or not, from products alone.
+r"""Proven upper bounds for the eigenvalues of any matrix, normal or not, from products with the matrix.
 
-The bounds are used for tracked eigenvalues, for sparse matrices, and to prove that a radius is below a bound.
-Proofs for Hermitian matrices, and so for norms, are in :mod:`spectral_param._eigen.hermitian`. Formulas are
-numbered through both files.
+The bounds prove that a tracked eigenvalue or an eigenvalue of a sparse matrix is the largest one, and that a
+spectral radius is below a given number. Proofs for Hermitian matrices, and hence for norms, are in
+:mod:`spectral_param._eigen.hermitian`. That file and this file share one numbering of formulas.
 
 Random vectors
 --------------
 Let Z (n, p) have independent standard normal entries, drawn after the matrix M was given, and let w be the
 leading right singular vector of M. Then ‖MZ‖ ≥ ‖M‖ ‖wᴴZ‖, and ‖wᴴZ‖² is chi-squared with p degrees of
-freedom. For p = 16 it is below τ² = 0.65² with probability
+freedom. For p = 16, ‖wᴴZ‖² is below τ² = 0.65² with probability
 
     P(χ²_p < τ²) < (τ²/2)^(p/2) / (p/2)! < 1e-10                                                 (1)
 
-(less for complex M). Otherwise ‖M‖ ≤ ‖MZ‖/τ. So a proof with 100 such bounds is wrong with probability at
-most 1e-8, for every M that does not depend on Z. For a sparse matrix few vectors cost least, but need a large
-factor c: the probability of ‖Mz‖ < ‖M‖/c for all p columns z is below (√(2/π)/c)^p. This bound is 3.2e-16 for
-p = 4 and c = 6000, and also holds for half as many complex columns.
+For a complex M, the probability is smaller. In all other cases ‖M‖ ≤ ‖MZ‖/τ. So a proof that uses this
+bound 100 times is wrong with probability at most 1e-8, for every M that does not depend on Z. For a sparse
+matrix, few random vectors are cheapest, but then 1/τ is replaced by a large factor c: the probability that
+‖Mz‖ < ‖M‖/c for all p columns z of Z is below (√(2/π)/c)^p. For p = 4 and c = 6000 this probability is below
+3.2e-16, also if the p real columns are replaced by p/2 complex columns.
 
 Any matrices
 ------------
-Let b_j ≥ ‖(A/r)^j‖ for j = 0 … m, for instance by (1), and b_m < 1. Then A has no eigenvalue with |z| ≥ r,
-and the geometric series gives for such z
+Let b_j ≥ ‖(A/r)^j‖ for j = 0 … m (by (1), for instance), and let b_m < 1. Then A has no eigenvalue z with
+|z| ≥ r, and the geometric series gives for every z with |z| ≥ r
 
     ‖(z - A)⁻¹‖ ≤ M = Σ_{j<m} b_j / (1 - b_m) / r.                                                (4)
 
-Let the columns of V (n, k) and U (n, k) span nearly invariant subspaces of P and of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ
-projects onto the range of V along the kernel of Uᴴ, and in the basis of V and ker Uᴴ
+Let P (n, n) be a matrix. Let the columns of V (n, k) span a nearly invariant subspace of P, and the columns
+of U (n, k) a nearly invariant subspace of Pᴴ. Π = V (UᴴV)⁻¹ Uᴴ projects onto the range of V along the kernel
+of Uᴴ, and in the basis of V and ker Uᴴ
 
     P = [[H, X], [E, A]],   H = (UᴴV)⁻¹ UᴴPV,   E = (I - Π)PV,   X = (UᴴV)⁻¹ UᴴP,   A = (I - Π)P(I - Π).
 
 Let H = Y diag(θ) Y⁻¹, with r_i = ‖E y_i‖, the residual of the Ritz vector V y_i, and s_i = ‖row i of Y⁻¹X‖,
 the residual of the left Ritz vector. A z outside the spectrum of A is an eigenvalue of P only if z - H - X (z
-- A)⁻¹ E is singular. With ‖(z - A)⁻¹‖ ≤ M this matrix is
+- A)⁻¹ E is singular. If ‖(z - A)⁻¹‖ ≤ M, this k x k matrix has the form
 
     Y (D - F) Y⁻¹,   D = diag(z - θ),   |F_ij| ≤ M s_i r_j.
 
 The moduli of the entries of D⁻¹F are at most the entries of a matrix of rank one, whose only nonzero
 eigenvalue is
 
-    f(z) = M Σ_i s_i r_i / |z - θ_i|,                                                            (7)
+    f(z) = M Σ_i s_i r_i / |z - θ_i|.                                                            (7)
 
-so where f(z) < 1, z is not an eigenvalue of P. Scaling E down to zero only lowers f. So no eigenvalue crosses
-a closed curve with f < 1 during this scaling, and P has as many eigenvalues inside the curve as diag(θ) and A
-together. Let θ_1 be the Ritz value of largest modulus, let P be scaled so that |θ_1| = 1, and let ‖(z - A)⁻¹‖
-≤ M for |z| ≥ 1 - δ. Two curves prove ρ(P) to within δ, for every P, normal or not:
+So a z with f(z) < 1 is not an eigenvalue of P. If E is scaled down to zero, f only decreases. So no
+eigenvalue crosses a closed curve with f < 1 during this scaling, and P has as many eigenvalues inside the
+curve as diag(θ) and A together. Let θ_1 be the Ritz value of largest modulus, let P be scaled so that |θ_1| =
+1, and let ‖(z - A)⁻¹‖ ≤ M for |z| ≥ 1 - δ. Then f < 1 in two regions proves ρ(P) to within δ, for every P,
+normal or not:
 
-- |z| = 1 + δ and all z beyond: no eigenvalue is larger.
-- |z - θ_1| = δ: exactly one eigenvalue of P is that close to θ_1. Or, in place of this curve,
-  |z| = 1 - δ: P has as many eigenvalues outside this circle as diag(θ), however close to each other they are.
+- If f < 1 for all |z| ≥ 1 + δ, no eigenvalue of P has a modulus of 1 + δ or more.
+- If f < 1 on the circle |z - θ_1| = δ, with no other θ_i inside, this circle contains exactly one eigenvalue
+  of P. This circle may be replaced by |z| = 1 - δ: if f < 1 there, P has as many eigenvalues outside the
+  circle |z| = 1 - δ as diag(θ), even if these eigenvalues are close to each other.
 
-The b_j of (4) come from the columns of A^j Z. Rounding errors of P and its products are not covered. If such
-an error can move an eigenvalue by more than δ, the eigenvalue is uncertain here as in LAPACK.
+The bounds b_j of (4) are computed by (1) from the columns of A^j Z. The proof does not cover rounding errors
+of P and of products with P. If such an error can move an eigenvalue by more than δ, then LAPACK's eigenvalue
+is as uncertain as the eigenvalue that is proven here.
 
 Powers
 ------
-ρ(T)^k ≤ ‖T^k‖. Let S be the computed power, in double precision, and ‖S - T^k‖ ≤ e. The computed SS has an
-error of at most 4n eps ‖S‖² (Frobenius norms), so SS differs from T^2k by at most (2‖S‖ + e) e + 4n eps ‖S‖².
+ρ(T)^k ≤ ‖T^k‖. Let S be the power T^k as computed in double precision, with an error ‖S - T^k‖ ≤ e. The
+computed product SS has a rounding error of at most 4n eps ‖S‖² (Frobenius norms), so the computed SS differs
+from T^2k by at most (2‖S‖ + e) e + 4n eps ‖S‖².
 """
 
 from __future__ import annotations
@@ -71,13 +77,14 @@ from torch import Tensor
 from spectral_param import _paths
 from spectral_param._matrices import Array
 
-# p and τ of (1); for sparse matrices, p and c.
+# VECTORS and TAU are p and τ of (1). For sparse matrices, FEW and MARGIN are p and c.
 VECTORS, TAU = 16, 0.65
 FEW, MARGIN = 4, 6000.0
-# The largest number of products with a block of random vectors. If powers of a matrix grow by more than the
-# second number, rounding errors grow as much, and nothing is proven.
+# PRODUCTS is the largest number of products with a block of random vectors. If powers of a matrix grow by
+# more than GROWTH, rounding errors grow as much, so the proof is given up.
 PRODUCTS, GROWTH = 300, 1e8
-# Number of powers: T, T², T⁴ … T⁶⁴. For a normal matrix of size 64, T⁶⁴ bounds ρ to within 4 %.
+# Number of powers that are tried: T, T², T⁴ … T⁶⁴. For a normal matrix of size 64, ‖T⁶⁴‖^(1/64) exceeds ρ(T)
+# by at most 4 %.
 _POWERS = 7
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -97,9 +104,10 @@ def random_rows(shape: tuple[int, ...], like: Tensor, generator: torch.Generator
 def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     """Return whether powers of a matrix on the host prove ρ(T) < ``bound``.
 
-    They prove it where ρ(T) is below the bound and not close to it.
+    The proof compares ‖T^k‖ with the k-th power of ``bound``, for k up to 64. The proof fails if ρ(T) is
+    close to ``bound``.
     """
-    if not 1e-200 < bound < 1e200:  # Powers of two near the limits of the format may become 0.
+    if not 1e-200 < bound < 1e200:  # For an extreme bound, the scaled entries of T could underflow to 0.
         return False
     bound, exponent = math.frexp(bound)
     kind = torch.complex128 if T.is_complex() else torch.float64
@@ -109,11 +117,11 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
     if len(power) > _paths.NUMPY_PRODUCT:
         power, multiply, norm = torch.from_numpy(power), torch.mm, torch.linalg.vector_norm
     error, rounding = 0.0, 4 * len(power) * _EPS
-    with np.errstate(all="ignore"):  # An overflow proves nothing.
+    with np.errstate(all="ignore"):  # After an overflow the comparison below is False.
         power = power * 2.0**-exponent
         for _ in range(_POWERS):
             size = float(norm(power))
-            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these lines.
+            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these numbers.
                 return True
             error = (2 * size + error) * error + rounding * size * size
             bound *= bound
@@ -125,11 +133,11 @@ def _frobenius(x: Array) -> float:
     return math.sqrt(np.vdot(x, x).real)
 
 
-# Blocks of any matrix: names as in the derivation at the top --------------------------------------
+# Resolvents of any matrix: names are those of the derivation at the top ---------------------------
 
 
 def resolvent_bound(bounds: list[float], r: float) -> float:
-    """Return M of (4) for b_0, b_1, …, b_m; infinity unless b_m < 1."""
+    """Return M of (4) for ``bounds`` b_0, b_1, …, b_m; infinity if b_m ≥ 1."""
     *first, last = bounds
     return sum(first) / (1 - last) / r if last < 1 else math.inf
 
@@ -137,18 +145,18 @@ def resolvent_bound(bounds: list[float], r: float) -> float:
 def sparse_resolvent_bound(
     times: Callable[[Array], Array], z: Array, V: Array, dual: Array, r: float, most: float
 ) -> float:
-    """Return M for |z| ≥ r and P = ``times``, from few products; infinite if no M is found.
+    """Return M of (4), from few products of P with vectors; infinity if no M is found.
 
     Args:
-        times: The product of P and columns.
+        times: Multiplies P by columns.
         z: Random columns: ``FEW`` real columns or half as many complex columns.
-        V: The basis, ``(n, k)``.
+        V: The basis V of a nearly invariant subspace of P, ``(n, k)``.
         dual: (UᴴV)⁻¹Uᴴ, ``(k, n)``.
-        r: Less than |θ_1|.
+        r: The radius r of (4), less than |θ_1|.
         most: The largest number of products.
     """
     z = z - V @ (dual @ z)
-    bounds: list[float] = []  # norms of A^j, relative to r^j
+    bounds: list[float] = []  # bounds of ‖A^j‖ / r^j
     for _ in range(math.ceil(most)):
         bounds.append(MARGIN * float(np.linalg.norm(z, axis=0).max()))
         if bounds[-1] <= 0.5:
@@ -161,16 +169,16 @@ def sparse_resolvent_bound(
 
 
 class Projected(NamedTuple):
-    """The leading directions of P, which Π projects onto, and what (7) needs of the rest.
+    """The projection Π onto the leading subspace of P, and the other numbers that (7) needs.
 
     Attributes:
-        onto: Π in coefficients of the blocks, Π = R ``onto`` Lᴴ.
+        onto: The coefficients of Π in the orthonormal bases R and L: Π = R ``onto`` Lᴴ.
         norm: ‖Π‖.
         modulus: |θ_1|, in units of P.
         delta: δ.
         limit: The largest M for which (7) proves ρ(P), in units of |θ_1|.
-        rest: The modulus of the next Ritz value, relative to |θ_1|.
-        size: The norm of a standard normal (n, p) matrix, over τ.
+        rest: The modulus of the largest Ritz value that Π leaves to A, divided by |θ_1|.
+        size: The norm of a standard normal (n, p) matrix, divided by τ.
     """
 
     onto: Array
@@ -185,25 +193,26 @@ class Projected(NamedTuple):
 def bounded_resolvent(
     P: Tensor, right: Tensor, left: Tensor, projected: Projected, generator: torch.Generator
 ) -> float:
-    """Return M of (4) from the powers of A on random vectors, as soon as M is at most ``limit``.
+    """Return M of (4) from products of powers of A with random vectors; stop once M is at most ``limit``.
 
     Args:
         P: The matrix ``(n, n)``.
-        right: Rᵀ, orthonormal rows.
-        left: Lᴴ, orthonormal rows.
-        projected: The directions that are projected out of P to get A.
-        generator: Draws the random vectors.
+        right: Rᵀ, with orthonormal rows.
+        left: Lᴴ, with orthonormal rows.
+        projected: The projection Π that turns P into A, and the numbers of (7).
+        generator: The generator of the random vectors.
 
     Returns:
         M in units of |θ_1|; infinity if none was found.
     """
     onto, norm, modulus, delta, limit, rest, size = projected
-    # The number of products that a normal A needs. More are allowed if powers of A grow before they decay.
+    # A normal A needs `first` products. More products are allowed below, because the powers of a non-normal A
+    # may grow before they decay.
     first = max(1, math.ceil(math.log(2 * size) / -math.log(max(rest, 1e-6))))
     M = math.inf
     if first > PRODUCTS:
         return M
-    # (I - Π)ᵀ acts on rows.
+    # The random vectors are the rows of z, so z is multiplied by (I - Π)ᵀ from the right.
     projector = torch.from_numpy(onto.T).to(right.device, right.dtype, non_blocking=True) @ right
     onto_left = left.mT
     z = random_rows((VECTORS, len(P)), right, generator)
@@ -221,7 +230,7 @@ def bounded_resolvent(
             bounds += (gram.sum(dim=-1).amax(dim=-1).sqrt() / TAU).tolist()
             powers = []
             M = resolvent_bound(bounds, 1 - delta)
-            # With a small b_m, more products would not help.
+            # If b_m is small already, more products would hardly lower M.
             if limit >= M or bounds[-1] < 0.1 or not math.isfinite(bounds[-1]):
                 break
     return M

@@ -1,8 +1,8 @@
-"""Ritz pairs of a matrix in two thin blocks, one for right and one for left vectors, with their residuals.
+"""Ritz pairs of a matrix in two blocks of 16 vectors, one for right and one for left vectors, with residuals.
 
-For T, the dominant pair is computed; for P, the directions that the proof projects out. P is T, or a power of
-T that separates the moduli of the eigenvalues. Different eigenvalues of T may have equal powers, so the pairs
-of P are not pairs of T.
+For T, the dominant Ritz pair is computed. For a second matrix P, the directions that the proof projects out
+are computed. P is T itself, or a power of T, whose eigenvalues have moduli that are farther apart. Different
+eigenvalues of T may have equal powers, so an eigenvector of P need not be an eigenvector of T.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from spectral_param._eigen.proof import TAU, VECTORS, Projected
 from spectral_param._matrices import Array
 
 # Columns of each block. A product with 16 columns costs hardly more than a product with a single vector,
-# because both read T once.
+# because both products read T once.
 COLUMNS = 16
-# δ of the proof, in rounding errors of λ.
+# δ of the proof, as a multiple of the rounding error of λ.
 AUDIT_DELTA = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Ritz:
-    """The dominant Ritz pair of both blocks, with other Ritz values and bases, all on the host."""
+    """The dominant Ritz pair of both blocks, with the other Ritz values and with bases, all on the host."""
 
     eigenvalue: complex
     right: Array  # coefficients of u, (16,)
     left: Array  # coefficients of v, (16,)
-    condition: float  # |vᴴu|
-    log_excess: float  # logarithm of the factor by which the residuals are too large; <= 0 if accurate
+    condition: float  # |vᴴu|, the reciprocal of the condition number
+    log_excess: float  # logarithm of the factor by which the residuals are too large; <= 0 if small enough
     moduli: list[float]  # moduli of all Ritz values, largest first
     separation: float  # modulus of the first eigenvalue outside the blocks, relative to the dominant one
     bases: tuple[Array, Array]  # orthonormal bases of the right and left Ritz vectors, real for a real T
-    eps: float  # of T's dtype
+    eps: float  # machine epsilon of T's dtype
 
 
 def rayleigh_ritz(
@@ -51,15 +51,15 @@ def rayleigh_ritz(
     """Return the dominant Ritz pair of T, the leading directions of a power of T, and T's largest entry.
 
     Args:
-        right: Rᵀ, orthonormal rows.
-        left: Lᴴ, orthonormal rows.
-        images: The products of the blocks with T and, unless the power is T itself, with the power.
-        numbers: T's largest entry, and the logarithm (base 2) of the number that divides the power.
+        right: Rᵀ, with orthonormal rows.
+        left: Lᴴ, with orthonormal rows.
+        images: The products of the blocks with T, and also with the power if the power is not T itself.
+        numbers: T's largest entry, and the logarithm (base 2) of the number by which the power was divided.
         is_divided: Whether T has been divided by the power of two near its largest entry.
         exponent: The exponent of the power.
 
-    The pair is None where numbers overflow, or the small eigenvalue problem does not converge. The directions
-    are None unless the pair is accurate and directions have converged.
+    The pair is None if numbers overflow, or if the small eigenvalue problem does not converge. The directions
+    are None if the pair is inaccurate, or if no direction has converged.
     """
     compressions, (entry, *log2) = compressed(right, left, images, numbers)
     n, eps = right.shape[-1], torch.finfo(right.dtype).eps
@@ -80,13 +80,13 @@ def rayleigh_ritz(
 class Compression(NamedTuple):
     """The compression of P to orthonormal blocks R and L of k columns: six k x k matrices.
 
-    The host computes with them in numpy, because torch takes three times as long for matrices of this size.
+    The host computes with these matrices in numpy, because torch takes three times as long for this size.
     """
 
     right: Array  # RᴴPR
-    right_defect: Array  # EᴴE of E = PR - R RᴴPR, which is orthogonal to R
+    right_defect: Array  # EᴴE for E = PR - R RᴴPR, the part of PR that is orthogonal to R
     left: Array  # LᴴPᴴL
-    left_defect: Array  # the same matrix for Pᴴ and L
+    left_defect: Array  # EᴴE for E = PᴴL - L LᴴPᴴL
     overlap: Array  # LᴴR
     image: Array  # LᴴPR
 
@@ -94,22 +94,22 @@ class Compression(NamedTuple):
 def compressed(
     right: Tensor, left: Tensor, images: list[tuple[Tensor, Tensor]], numbers: list[Tensor]
 ) -> tuple[list[Compression], list[float]]:
-    """Return the compression of each P, and real numbers, in one copy from the device."""
-    # The blocks are the rows Rᵀ and Lᴴ, the images the rows (PR)ᵀ and (PᴴL)ᴴ for each P.
+    """Return the compression of each P, and ``numbers`` as Python numbers, in one copy from the device."""
+    # The blocks are stored as the rows of Rᵀ and Lᴴ. The images of each P are the rows of (PR)ᵀ and (PᴴL)ᴴ.
     overlap = left @ right.mT
     small = []
     for P_right, P_left in images:
         small += [*_within(right, P_right), *_within(left, P_left), overlap, left @ P_right.mT]
     stacked = torch.stack(small)
     entries = (torch.view_as_real(stacked) if stacked.is_complex() else stacked).flatten()
-    # Powers of two have exponents that single precision holds exactly.
+    # ``numbers`` may contain the exponent of a power of two, which single precision represents exactly.
     packed = torch.cat([entries, *(x[None].to(entries.dtype) for x in numbers)])
     received = packed.cpu().double().numpy()
     products, rest = np.split(received, [entries.numel()])
     parts = (products.view(np.complex128) if stacked.is_complex() else products).reshape(
         -1, 6, *overlap.shape
     )
-    # The rows of R were not conjugated, so the host has got the conjugates of right and right_defect.
+    # The rows of Rᵀ are not conjugated, so the first two matrices are conjugates of right and right_defect.
     return [Compression(*part[:2].conj(), *part[2:]) for part in parts], rest.tolist()
 
 
@@ -121,7 +121,10 @@ def _within(rows: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals(compression: Compression, right: Array, left: Array, values: Any) -> tuple[Array, Array]:
-    """Return ‖Px - θx‖ for columns x of R ``right``, and ‖Pᴴy - θ̄y‖ for y of L ``left``; θ: ``values``."""
+    """Return ‖Px - θx‖ for each column x of R·``right``, and ‖Pᴴy - θ̄y‖ for each column y of L·``left``.
+
+    ``values`` contains one θ for each column.
+    """
 
     def of(inner: Array, defect: Array, x: Array, theta: Any) -> Array:
         inside = (np.abs(inner @ x - x * theta) ** 2).sum(axis=0)
@@ -136,14 +139,14 @@ def residuals(compression: Compression, right: Array, left: Array, values: Any) 
 
 
 def _of_compression(compression: Compression, rounding: float, dtype: torch.dtype) -> Ritz:
-    """Return the dominant Ritz pair of T's compression; moduli up to ``rounding`` count as zero."""
-    # Complex even if all values are real, for the indexing below.
+    """Return the dominant Ritz pair of T's compression; eigenvalues up to ``rounding`` count as zero."""
+    # numpy returns real arrays if all eigenvalues are real. The code below expects complex arrays.
     values, vectors = np.linalg.eig(compression.right)
     left_values, left_vectors = np.linalg.eig(compression.left)
     values, vectors = values.astype(complex), vectors.astype(complex)
     left_values, left_vectors = left_values.astype(complex), left_vectors.astype(complex)
     order = np.argsort(-np.abs(values), kind="stable")
-    first = order[0]  # LAPACK puts the eigenvalue in the upper half plane first.
+    first = order[0]  # Of a conjugate pair, LAPACK lists the eigenvalue in the upper half plane first.
     nearest = np.abs(left_values - values[first].conj()).argmin()
     y, z = vectors[:, first], left_vectors[:, nearest]
     s = np.vdot(z, compression.overlap @ y)
@@ -159,7 +162,7 @@ def _of_compression(compression: Compression, rounding: float, dtype: torch.dtyp
         condition=condition,
         log_excess=_log_excess(abs(eigenvalue), rounding, condition, both, gap, eps),
         moduli=moduli,
-        # The last columns have not converged and show moduli that are too small: leave out a quarter.
+        # The Ritz values of the last columns have not converged and are too small, so a quarter is ignored.
         separation=moduli[3 * COLUMNS // 4 - 1] / moduli[0] if moduli[0] > 0 else 1.0,
         bases=(
             basis(values, vectors, real=not dtype.is_complex),
@@ -175,9 +178,9 @@ def _log_excess(
     """Return the logarithm of the factor by which the residuals are too large.
 
     The logarithm is at most 0 if the eigenvalue is accurate to working precision, and the vectors to the
-    square root of this precision. With the residuals r of both sides and the gap g to the next eigenvalue,
-    the error of the vectors is r/g. The error of the two-sided Rayleigh quotient is the product of both
-    residuals, divided by g |vᴴu|.
+    square root of this precision. Let r be the larger of the two residuals, and g the gap to the next
+    eigenvalue. The error of the vectors is about r/g. The error of the two-sided Rayleigh quotient is about
+    the product of both residuals, divided by g |vᴴu|.
     """
     right, left = residuals
     if not (modulus > rounding and gap > 0 and condition > 100 * eps**0.5):
@@ -194,7 +197,7 @@ def basis(values: Array, vectors: Array, real: bool) -> Array:
     """
     order = np.argsort(-np.abs(values), kind="stable")
     if real:
-        # Keep the first of each conjugate pair; LAPACK puts both next to each other.
+        # Of each conjugate pair only one vector is kept: its real and imaginary parts span both vectors.
         kept = [(values[i], vectors[:, i]) for i in order if values[i].imag >= 0]
         columns = np.column_stack([x for w, v in kept for x in ((v.real, v.imag) if w.imag else (v.real,))])
     else:
@@ -206,7 +209,10 @@ def basis(values: Array, vectors: Array, real: bool) -> Array:
 
 
 def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool = True) -> Array:
-    """Return the largest M for which (7) proves ρ (and a simple θ_1), for each number of leading θ."""
+    """Return the largest M for which (7) proves ρ, for every number of leading Ritz values θ.
+
+    With ``is_simple``, (7) must also prove that exactly one eigenvalue is near θ_1.
+    """
     moduli = np.abs(theta)
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = products / (1 + delta - moduli)
@@ -219,16 +225,16 @@ def largest_bound(theta: Array, products: Array, delta: float, is_simple: bool =
 
 
 class Inside(NamedTuple):
-    """The part of P in the blocks, for V = Rc and U = Ld: everything in (7) except M, in units of |θ_1|."""
+    """All numbers of (7) except M, in units of |θ_1|, for the bases V = Rc and U = Ld inside the blocks."""
 
     onto: Array  # c (UᴴV)⁻¹dᴴ, so that Π = R ``onto`` Lᴴ
-    theta: Array  # in descending order of modulus
+    theta: Array  # the Ritz values, in descending order of modulus
     products: Array  # s_i r_i
     modulus: float  # |θ_1|, in units of P
 
 
 def inside(compression: Compression, bases: tuple[Array, Array], cut: int) -> Inside | None:
-    """Return :class:`Inside` for the first ``cut`` columns of ``bases``; None if UᴴV is singular."""
+    """Return :class:`Inside` for c and d, the first ``cut`` columns of ``bases``; None if UᴴV is singular."""
     overlap, image = compression.overlap, compression.image
     c, d = (basis[:, :cut] for basis in bases)
     try:
@@ -251,17 +257,18 @@ def _to_project_out(
 ) -> Projected | None:
     """Return the leading directions of P, the power of T (n, n) divided by 2^``log2_scale``.
 
-    Many directions make the rest small, but (7) needs directions that have converged. A conjugate pair is
-    never split. None is returned if not even the first direction has converged.
+    Projecting out many directions makes the remaining A small, but (7) needs directions that have converged.
+    A conjugate pair of directions is never split. None is returned if not even the first direction has
+    converged.
     """
     delta = AUDIT_DELTA * exponent * ritz.eps / ritz.condition
-    # θ_1 of P = T^e is λ^e.
+    # For P = T^e, the eigenvalue θ_1 is λ^e.
     log_modulus = exponent * math.log(abs(ritz.eigenvalue)) - log2_scale * math.log(2)
     moduli = (np.asarray(ritz.moduli) / ritz.moduli[0]) ** exponent
     size = (n**0.5 + VECTORS**0.5) / TAU
 
     def converged(cut: int) -> Inside | None:
-        """Return ``inside`` for ``cut`` directions if the largest Ritz value is the power of λ, else None."""
+        """Return ``inside`` for ``cut`` directions if their largest Ritz value is λ^exponent, else None."""
         found = inside(compression, ritz.bases, cut)
         return found if found and abs(math.log(found.modulus) - log_modulus) <= delta else None
 
@@ -271,8 +278,8 @@ def _to_project_out(
         cuts = [j for j in cuts if j <= 2 * cuts[0] // 3]
     if not cuts or found is None:
         return None
-    # The largest M allowed, divided by the M expected for a normal A. For a non-normal A, M may be several
-    # times larger.
+    # A score is the largest allowed M, divided by the M that a normal A would have. A non-normal A may have
+    # an M that is several times larger, so scores above 30 are preferred.
     rest = moduli[cuts]
     scores = largest_bound(found.theta, found.products, delta)[np.asarray(cuts) - 1]
     scores = scores * (1 - rest) / (1 + size * rest)

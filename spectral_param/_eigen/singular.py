@@ -1,4 +1,4 @@
-r"""The largest singular value with its vectors: by LAPACK, and with derivatives of all orders.
+r"""The largest singular value with its vectors, computed by LAPACK, and its derivatives of all orders.
 
 Derivation
 ----------
@@ -8,15 +8,15 @@ Let σ be the largest singular value of T (m, n), m ≥ n, with T v = σ u, Tᴴ
 
 so u vᴴ is the gradient. If several singular values are largest, u vᴴ is a subgradient.
 
-Higher derivatives need dv. v is the leading eigenvector of G = TᴴT, of eigenvalue λ = σ². If the norm and the
-phase of v are fixed, vᴴ dv = 0 and
+Higher derivatives need dv. The vector v is the leading eigenvector of G = TᴴT, with the eigenvalue λ = σ². If
+the norm and the phase of v are fixed, vᴴ dv = 0 and
 
 .. math:: dv = (λ - G)^+\, dG\, v, \qquad dG = dT^H T + T^H dT.
 
-The pseudo-inverse leaves out v; if the largest singular value is multiple, it leaves out the whole space of
-its vectors. For tied values dv is not unique; this choice is finite, and has the smallest norm. With Π, the
-projector to the space of these vectors, dv solves one positive definite system: (λ - G + λΠ) dv = (I - Π) dG
-v. du follows from u = T v/σ.
+The pseudo-inverse maps v to zero. If the largest singular value is multiple, the pseudo-inverse maps all its
+singular vectors to zero. For a multiple singular value dv is not unique; this dv is finite, and has the
+smallest norm. Let Π be the orthogonal projector onto the span of these singular vectors. Then dv solves one
+positive definite system: (λ - G + λΠ) dv = (I - Π) dG v. The derivative du follows from u = T v/σ.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Pair(NamedTuple):
     """The largest singular value of each matrix, with its right vector.
 
     Attributes:
-        value: σ, shape ``(...)``. For plain tensors, float64 on the host, where choices by σ are made.
+        value: σ, shape ``(...)``. Outside transforms and graphs, σ is float64 on the host, because decisions
+            that depend on σ are made there.
         vector: v, of 2-norm 1, shape ``(..., n)``.
     """
 
@@ -68,12 +69,12 @@ class Norm(NamedTuple):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest relative excess of a tracked norm's bound over σ."""
+    """Return the largest relative excess of a tracked norm's bound over σ that is accepted."""
     return 1e-10 if dtype in (torch.float64, torch.complex128) else 4 * torch.finfo(dtype).eps
 
 
 def stacked_norms(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
-    """Return the norms of single matrices as the norms of a batch."""
+    """Stack the norms of single matrices into the norms of a batch."""
     value, vector, bound = (
         torch.stack(part) for part in zip(*((*norm.pair, norm.bound) for norm in norms), strict=True)
     )
@@ -81,7 +82,7 @@ def stacked_norms(norms: Sequence[Norm], batch: tuple[int, ...]) -> Norm:
 
 
 def tall(T: Tensor) -> Tensor:
-    """Return matrices (..., m, n), m ≥ n: T or its transpose."""
+    """Return T or its transpose, whichever has at least as many rows as columns."""
     return T.mT if T.shape[-2] < T.shape[-1] else T
 
 
@@ -89,13 +90,14 @@ def tall(T: Tensor) -> Tensor:
 
 
 def leading_pair(T: Tensor) -> Pair:
-    """Return σ and v of plain tensors, by LAPACK on the host, without a graph.
+    """Return σ and v for a T outside transforms and graphs, by LAPACK on the host, without a graph.
 
-    Both come from TᴴT in double precision. σ and v are NaN where T is not finite.
+    Both σ and v are computed from TᴴT in double precision. If T is not finite, σ and v are NaN.
     """
     T = T.detach()
     scale = None
-    if T.dtype in (torch.float64, torch.complex128):  # Squares of single precision do not overflow.
+    # In double precision, squares of single-precision numbers do not overflow, so only double needs a scale.
+    if T.dtype in (torch.float64, torch.complex128):
         scale = power_of_two_scale(T)
         T = divided(T, scale)
     G = to_double(T)
@@ -115,14 +117,14 @@ def leading_pair(T: Tensor) -> Pair:
 
 
 def _last_pair(G: Array) -> tuple[float, Array]:
-    """Return the largest eigenvalue of a positive semidefinite matrix of double precision, and its vector."""
+    """Return the largest eigenvalue of a positive semidefinite matrix in double precision, and its vector."""
     n = len(G)
-    if not np.isfinite(G).all():  # NaN must not reach LAPACK: it may end the process.
+    if not np.isfinite(G).all():  # LAPACK must not get NaN, which may end the process.
         return math.nan, np.full(n, np.nan)
-    # scipy.linalg.eigh would take three times as long to call LAPACK, for n = 8.
+    # LAPACK is called directly, because a call of scipy.linalg.eigh takes three times as long for n = 8.
     solve, sizes = _solver(G.dtype.char, n)
     values, vectors, count, _, failed = solve(G, range="I", il=n, iu=n, lower=1, **sizes)
-    if failed or count != 1:  # LAPACK's syevr can lose the last of a cluster of values (OpenBLAS, AVX2).
+    if failed or count != 1:  # LAPACK's syevr can miss the largest of close eigenvalues (OpenBLAS, AVX2).
         values, vectors = (x[..., -1:] for x in eigh(G))
     return max(float(values[0]), 0.0), vectors[:, 0]
 
@@ -138,10 +140,11 @@ def _solver(kind: str, n: int) -> tuple[Any, dict[str, int]]:
 
 
 def recorded_norm(T: Tensor) -> Tensor:
-    """Return σ, differentiable once, by torch's operators alone, for a graph that is being recorded."""
+    """Return σ, differentiable once, by torch's operators only, for a graph that is being recorded."""
     scale = power_of_two_scale(T.detach())
     S = to_double(T / scale)
-    # Ties share the gradient. The square root has no derivative at 0.
+    # amax divides the gradient equally among tied values. The square root has no derivative at 0, so 0 is
+    # replaced before the root.
     values = decomposed(torch.linalg.eigvalsh, S.mH @ S).amax(dim=-1)
     positive = values > 0
     sigma = torch.where(positive, torch.where(positive, values, 1).sqrt(), 0)
@@ -158,7 +161,7 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:  # (..., m), (..., n) -> (..., m, n)
 
 
 def _left(T: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
-    """Return u = T v/σ; zero for σ = 0, where there is no derivative."""
+    """Return u = T v/σ; zero for σ = 0, where σ has no derivative."""
     positive = sigma.detach() != 0
     return torch.where(positive[..., None], _times(T, v) / torch.where(positive, sigma, 1)[..., None], 0)
 
@@ -168,13 +171,13 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
     n = T.shape[-1]
     G = T.mH @ T
     values, vectors = decomposed(torch.linalg.eigh, torch.where(G.detach().isfinite(), G.detach(), 0))
-    # An eigenvalue this close to the largest one is equal to it up to rounding.
+    # Eigenvalues this close to the largest eigenvalue are equal to it up to rounding.
     tied = values >= values[..., -1:] * (1 - 100 * n * torch.finfo(T.dtype).eps)
-    # If only one value leads, the vector of the pair spans the space.
+    # If only one eigenvalue is largest, v alone spans its eigenspace, so no computed vector is needed.
     tied = tied & (tied.sum(dim=-1, keepdim=True) > 1)
     leading = vectors * tied[..., None, :].to(vectors.dtype)
 
-    def rest(y: Tensor) -> Tensor:  # (I - Π) y for the space without v
+    def rest(y: Tensor) -> Tensor:  # (I - Π) y, made orthogonal to v
         y = y - _times(leading, _times(leading.mH, y))
         return y - v * inner(v, y)[..., None]
 
@@ -187,13 +190,13 @@ def _turned(T: Tensor, sigma: Tensor, v: Tensor, x: Tensor) -> Tensor:
 
 
 class _Leading(torch.autograd.Function):
-    """T -> (σ, v), with derivatives of every order in every mode."""
+    """The function T -> (σ, v), with derivatives of every order in forward and in reverse mode."""
 
     @staticmethod
     def forward(T: Tensor, sigma: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
         if sigma is None or v is None:
             sigma, v = leading_pair(T)
-        # Autograd attaches the graph to the returned tensors, so these must be new tensors.
+        # Autograd attaches the graph to the returned tensors, so the returned tensors must be new.
         return sigma.detach().to(T.device, T.real.dtype, copy=True), v.detach().clone()
 
     @staticmethod
@@ -229,7 +232,7 @@ class _Leading(torch.autograd.Function):
 
 
 def norm(T: Tensor) -> Tensor:
-    """Return σ, differentiable."""
+    """Return σ as a differentiable function of T."""
 
     def reference(T: Tensor) -> Tensor:
         return _Leading.apply(T, None, None)[0]  # type: ignore[no-untyped-call]
@@ -238,13 +241,13 @@ def norm(T: Tensor) -> Tensor:
 
 
 def known_norm(T: Tensor, known: Pair) -> Tensor:
-    """Return σ of T, differentiable, from its pair."""
+    """Return σ as a differentiable function of T, given the pair of T."""
     sigma = known.value.to(T.real.dtype).to(T.device)
     return _Leading.apply(T, sigma, known.vector)[0]  # type: ignore[no-untyped-call]
 
 
 def of_pair(T: Tensor, known: Pair) -> Map:
-    """Return σ of a plain T, from its pair."""
+    """Return the map T -> σ for a T outside transforms and graphs, given the pair of T."""
     sigma, v = known.value.to(T.real.dtype, copy=True).to(T.device), known.vector
 
     def pull_back(g: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:
@@ -257,9 +260,10 @@ def of_pair(T: Tensor, known: Pair) -> Map:
 
 
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Map:
-    r"""Return W = f T, f = c/σ, as a function of a plain tensor T, for c on the host and σ > 0.
+    r"""Return the map T -> W = f T with f = c/σ, for a T outside transforms and graphs and σ > 0.
 
-    If T (m, n) has m < n, the pair belongs to its transpose. c is constant. With the gradient G of W,
+    If T (m, n) has m < n, the pair belongs to the transpose of T. c is on the host, and counts as a constant:
+    it gets no gradient. With the gradient G of W,
 
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """

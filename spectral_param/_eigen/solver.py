@@ -1,7 +1,8 @@
-"""Solvers for the spectral radius and the norm of a weight: the values of ``solver=``.
+"""Solvers for the spectral radius and the norm of a weight: the values of the argument ``solver=``.
 
-A solver solves for one matrix. It may return a *state* for the next matrix of the same weight; the weight's
-follower stores this state between reads. A new solver is a subclass of :class:`Solver`.
+A solver is called with one matrix at a time. The solver may return a *state* for the next matrix of the same
+weight. Between two reads of the weight, the weight's :class:`Follower` stores this state. A new solver is a
+subclass of :class:`Solver`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from spectral_param._precision import double_device
 
 
 class Solver:
-    r"""Finds the dominant eigenvalue and the largest singular value of a matrix, here by LAPACK.
+    r"""Finds the dominant eigenvalue and the largest singular value of a matrix; this class calls LAPACK.
 
     Pass a solver as ``solver=`` of :class:`spectral_param.SpectralRadiusNorm` or
     :class:`spectral_param.SpectralNorm`. A subclass overrides :meth:`eigentriple`, :meth:`norm`, or both. The
-    results of a subclass are used without a check: where it cannot prove a result, it should return the
+    results of a subclass are used without a check: if a subclass cannot prove a result, it should return the
     result of ``super()``.
 
-    A solver may serve many weights, and must not store anything about them. The state that it returns is
-    passed in again with the next matrix of the same weight, which usually differs little. The state is None
-    for the first matrix, in a copy of the constraint, and after a change of shape, dtype or device. It is
-    never saved.
+    One solver may be used for many weights, so a solver must not store anything about a weight. Instead the
+    solver returns a state, which is passed in again with the next matrix of the same weight. The next matrix
+    usually differs little from the last one. The state is None for the first matrix, in a copy of the
+    constraint, and after a change of shape, dtype or device. The state is never saved with the model.
 
     Example:
         >>> class Counting(spectral_param.Solver):
@@ -76,9 +77,9 @@ class Solver:
         Returns:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
             ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ is accurate to working precision, the
-            vectors at least to the square root of this precision. ``is_regular`` says that λ is known to be
-            simple and not zero. False is always correct, but slower. Where T is not finite, all of the triple
-            is NaN.
+            vectors at least to the square root of this precision. ``is_regular`` says whether λ is known to
+            be simple and not zero. A solver may always return False, but the weight is then computed more
+            slowly. If T is not finite, all of the triple is NaN.
         """
         return leading_eigentriple(T), None
 
@@ -93,21 +94,22 @@ class Solver:
             The pair is ``(σ, v)``: σ as a float64 tensor of shape ``()`` on the host, and the right singular
             vector on the device of T, of its dtype and of norm 1. The weight is divided by ``bound``, a
             tensor like σ with ‖T‖ ≤ bound ≤ (1 + τ) σ. τ is 4 eps in single and 1e-10 in double precision.
-            Where T is not finite, σ, v and the bound are NaN.
+            If T is not finite, σ, v and the bound are NaN.
         """
         pair = leading_pair(T)
         return Norm(pair, pair.value), None
 
 
 class Tracking(Solver):
-    """Tracks the eigenvalue and the norm from step to step, and proves each result."""
+    """Tracks the dominant eigenvalue and the norm from one optimizer step to the next; proves each result."""
 
     eigentriple = staticmethod(tracking.track)
     norm = staticmethod(norm.follow)
 
 
 Name = Literal["auto", "dense", "tracking"]
-# From the sizes in ``_paths`` on, a step of tracking is faster than LAPACK.
+# Matrices of at least the sizes in ``_paths`` are tracked, because a tracking step is then faster than
+# LAPACK.
 _NAMED: dict[str, Callable[[], Solver]] = {
     "auto": lambda: Tracking(_paths.TRACKED_RADIUS, _paths.TRACKED_NORM),
     "dense": lambda: Solver(math.inf, math.inf),
@@ -137,8 +139,8 @@ def solver_of(choice: Solver | str) -> Solver:
 class Follower:
     """Stores a solver's states for the matrices of one weight. Copies and unpickled followers start empty.
 
-    Each result is proven, or computed by LAPACK. So the states change results by rounding only, and are not
-    saved.
+    Each result is either proven or computed by LAPACK. So the states change results only by rounding errors,
+    and need not be saved.
     """
 
     def __init__(self, choice: Solver | str) -> None:
@@ -150,7 +152,7 @@ class Follower:
         return type(self), (self.choice,)
 
     def forget(self) -> None:
-        """Forget the states, before matrices that are unrelated to the last ones."""
+        """Forget the states; called before matrices that are unrelated to the last matrices."""
         self._states, self._kind = [], None
 
     def _solutions(self, solve: Callable[[Tensor, Any], tuple[Any, Any]], T: Tensor) -> Sequence[Any]:
@@ -164,12 +166,12 @@ class Follower:
 
 
 class RadiusFollower(Follower):
-    """The dominant eigentriples of the matrices of one weight."""
+    """Computes the dominant eigentriples of the matrices of one weight, from read to read."""
 
     def __init__(self, choice: Solver | str) -> None:
         super().__init__(choice)
         self.least_size = self.solver.radius_from
-        self.handle = next(_HANDLES)  # Identifies this object in a compiled graph.
+        self.handle = next(_HANDLES)  # The handle identifies this object in a compiled graph.
         FOLLOWERS[self.handle] = self
 
     def follow(self, T: Tensor) -> LeadingTriple:
@@ -182,14 +184,14 @@ class RadiusFollower(Follower):
             return leading_eigentriple(T)
         solutions = self._solutions(self.solver.eigentriple, T)
         triples = [LeadingTriple(Eigentriple(*triple), is_regular) for triple, is_regular in solutions]
-        if type(self.solver) not in (Solver, Tracking):  # Solver and Tracking check sizes themselves.
+        if type(self.solver) not in (Solver, Tracking):  # Solver and Tracking check the size of λ themselves.
             triples = [
                 LeadingTriple(triple, known and _has_squares(triple.eigenvalue)) for triple, known in triples
             ]
         return triples[0] if T.ndim == 2 else stacked(triples, T.shape[:-2])
 
     def recorded(self, T: Tensor) -> Tensor:
-        """Return ρ of T ``(..., n, n)`` inside transforms and graphs; under torch.compile ρ is tracked."""
+        """Return ρ of T ``(..., n, n)`` inside a transform or graph; a compiled graph calls this follower."""
         return unseen_value(T, handle=self.handle if T.shape[-1] >= self.least_size else -1)
 
 
@@ -197,13 +199,13 @@ _HANDLES = itertools.count()
 
 
 def _has_squares(value: Tensor) -> bool:
-    """Return whether the squares of a number and of its inverse are within the range of its dtype."""
+    """Return whether the squares of ``value`` and of its inverse are within the range of its dtype."""
     limits = torch.finfo(value.dtype)
     return limits.tiny**0.5 < abs(value.item()) < limits.max**0.5
 
 
 class NormFollower(Follower):
-    """The norms of the matrices of one weight."""
+    """Computes the norms of the matrices of one weight, from read to read."""
 
     def __init__(self, choice: Solver | str) -> None:
         super().__init__(choice)
@@ -214,12 +216,12 @@ class NormFollower(Follower):
 
         Args:
             T: Matrices ``(..., m, n)``, m ≥ n, without a graph, float32, float64, complex64 or complex128.
-                The caller does not change them afterwards.
+                The caller must not change these tensors afterwards.
         """
         if T.shape[-1] < self.least_size:
             pair = leading_pair(T)
             return Norm(pair, pair.value)
-        # Values and proofs are in double precision.
+        # Values and proofs need double precision, so T moves to a device that has it.
         T, device = T.to(double_device(T.device)), T.device
         norms = [Norm(Pair(*pair), bound) for pair, bound in self._solutions(self.solver.norm, T)]
         result = norms[0] if T.ndim == 2 else stacked_norms(norms, T.shape[:-2])

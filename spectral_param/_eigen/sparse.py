@@ -1,25 +1,27 @@
-"""The spectral radius of a sparse matrix: exact reductions, then Ritz values with a proof.
+"""The spectral radius of a sparse matrix, by exact reductions and then by Ritz values with a proof.
 
-One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, which need not be the largest
-if many are close together. In random sparse matrices with n = 10,000 and ten entries per row, 16 or more
-eigenvalues may have moduli within half a per cent of the largest modulus. So each value here is exact, or
-proven, or computed by LAPACK.
+One run of Arnoldi's method finds *an* eigenvalue at the edge of the spectrum, but perhaps not the largest
+eigenvalue, if many eigenvalues are close together. In random sparse matrices with n = 10,000 and ten entries
+per row, 16 or more eigenvalues may have moduli within half a per cent of the largest modulus. So each value
+here is exact, or proven, or computed by LAPACK.
 
 1. *Strong components.* T is block triangular if the nodes are ordered by strong components, so its
    eigenvalues are the eigenvalues of the diagonal blocks. A node on no cycle is a 1 x 1 block. So acyclic and
-   nilpotent parts give an exact 0, where LAPACK finds ε^(1/n). A block is skipped if its row or column sums
-   bound its radius by the largest radius found so far.
-2. *A cycle.* If every node of a block is on one cycle, ρ(T) is the geometric mean of the entries' moduli.
+   nilpotent parts give exactly 0, whereas LAPACK would return about ε^(1/n). A block is skipped if its row or
+   column sums show that its radius is at most the largest radius found so far.
+2. *A cycle.* If a block is a single cycle through all its nodes, ρ(T) is the geometric mean of the moduli of
+   the entries.
 3. *Perron.* If T ≥ 0, then min (Tx)ᵢ/xᵢ ≤ ρ(T) ≤ max (Tx)ᵢ/xᵢ for each x > 0 (Collatz, Wielandt). Power steps
-   with T + sI, s > 0, make both bounds converge, also if the lengths of all cycles have a common divisor.
-4. *LAPACK*, all eigenvalues, for blocks up to the size ``SPARSE_DENSE``.
-5. *Ritz values and a proof* for larger blocks. ARPACK gives orthonormal bases V and U of right and left
-   leading invariant subspaces, and :mod:`spectral_param._eigen.proof` tries to prove that ρ(T) is the radius
-   of H. The random vectors do not depend on T. A proof is wrong with a probability below 1e-12.
+   with T + sI, s > 0, make both bounds converge, even if the lengths of all cycles have a common divisor.
+4. *LAPACK* computes all eigenvalues of blocks up to the size ``SPARSE_DENSE``.
+5. *Ritz values with a proof* are used for larger blocks. ARPACK gives orthonormal bases V and U of the
+   leading right and left invariant subspaces, and :mod:`spectral_param._eigen.proof` tries to prove that the
+   largest Ritz value in these subspaces gives ρ(T). The random vectors do not depend on T. A proof is wrong
+   with a probability below 1e-12.
 
-If nothing is proven, LAPACK finds the radius up to the size ``SPARSE_DENSE_LIMIT``. For larger T, a
-:class:`NotProvenError` is raised. All results are exact up to rounding: like LAPACK's, each is the radius of
-a T + ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
+If nothing is proven, LAPACK computes the radius of blocks up to the size ``SPARSE_DENSE_LIMIT``. For larger
+blocks, a :class:`NotProvenError` is raised. All results are exact up to rounding: each result, like a result
+of LAPACK, is the spectral radius of a matrix T + ΔT, where ‖ΔT‖ is a small multiple of ε‖T‖.
 """
 
 from __future__ import annotations
@@ -41,21 +43,21 @@ from spectral_param._progress import steps
 from spectral_param._scale import power_of_two
 from spectral_param.errors import NotProvenError
 
-# τ, the relative error of a proven radius.
+# The relative error of a proven radius.
 TOLERANCE = 1e-8
 POWER_STEPS, SMALLEST = 1000, 1e-280
-# s of the power steps, relative to ρ.
+# The shift s of the power steps, as a fraction of the upper bound of ρ.
 SHIFT = 0.1
-# Relative distance up to which a right and a left Ritz value count as equal.
+# A right and a left Ritz value count as equal up to this relative distance.
 SAME = 1e-6
 # The largest number of products with T in a proof.
 PRODUCTS = 9000
 
 
 def spectral_radius(T: Any) -> float:
-    """Return ρ(T) of a square scipy sparse matrix or array; NaN where T has NaN or infinite entries.
+    """Return ρ(T) of a square scipy sparse matrix or array; NaN if T has NaN or infinite entries.
 
-    The value is exact, proven or from LAPACK.
+    The value is exact, proven, or computed by LAPACK.
 
     Raises:
         NotProvenError: If nothing could be proven for a strong component larger than ``SPARSE_DENSE_LIMIT``.
@@ -76,9 +78,9 @@ def spectral_radius(T: Any) -> float:
 
 
 def is_acyclic(present: Any) -> bool:
-    """Return whether a graph (n, n) has no cycle, so that every matrix with its entries is nilpotent.
+    """Return whether a graph has no cycle, so that every matrix with nonzeros only at its edges is nilpotent.
 
-    The graph is an array or a sparse array of booleans.
+    ``present`` is the graph's adjacency matrix (n, n), an array or a sparse array of booleans.
     """
     count = csgraph.connected_components(present, connection="strong", return_labels=False)
     return bool(count == present.shape[0] and not present.diagonal().any())
@@ -88,7 +90,7 @@ def is_acyclic(present: Any) -> bool:
 
 
 def _strong_components(A: Any) -> Iterator[tuple[Any, float]]:
-    """Yield the diagonal blocks of A, each with a bound on its radius, largest bound first."""
+    """Yield the diagonal blocks of A, each with a bound of its radius, in descending order of the bounds."""
     count, labels = csgraph.connected_components(_graph(A), directed=True, connection="strong")
     entries = A.tocoo()
     inside = labels[entries.row] == labels[entries.col]
@@ -112,7 +114,7 @@ def _graph(A: Any) -> Any:
 def _of_irreducible(T: Any) -> float:
     """Return ρ of a strong component of at least two nodes."""
     n = T.shape[0]
-    if T.nnz == n:  # A cycle.
+    if T.nnz == n:  # Each node has one edge, so the component is a cycle.
         return math.exp(np.log(np.abs(T.data)).mean())
     if _has_one_sign(T.data):
         rho = _by_perron(abs(T))
@@ -144,7 +146,7 @@ def _has_one_sign(entries: Array) -> bool:
 
 
 def _by_perron(T: Any) -> float | None:
-    """Return ρ(T) for T ≥ 0, by Collatz and Wielandt; None if the bounds stay apart."""
+    """Return ρ(T) for T ≥ 0, by the bounds of Collatz and Wielandt; None if the bounds stay apart."""
     x = np.ones(T.shape[0])
     for _ in range(POWER_STEPS):
         y = T @ x
@@ -162,17 +164,20 @@ def _by_perron(T: Any) -> float | None:
 # Ritz values and a proof --------------------------------------------------------------------------
 
 
-# Products with a power S of T, or with its adjoint.
+# A function that multiplies a power S of T, or the adjoint of S, by columns.
 Times = Callable[[Array], Array]
 # The first attempt is skipped from this number of rows on.
 LARGE = 20_000
 
 
 def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None) -> Times:
-    """Return the function x -> T^k x. T^k is not formed: products with T cost little beside the basis."""
+    """Return the function x -> T^k x, k = ``exponent``.
+
+    T^k is not formed, because products with T cost little compared to ARPACK's work on its basis.
+    """
 
     def times(x: Array) -> Array:
-        if x.ndim > 1:  # A single column stays in the cache.
+        if x.ndim > 1:  # Columns are multiplied one by one, because a single column stays in the cache.
             return np.stack([times(column) for column in x.T], axis=1)
         for _ in range(exponent):
             x = T @ x
@@ -184,23 +189,25 @@ def _power(T: Any, exponent: int, done: Callable[[int], object] = lambda _: None
 
 class _Attempt(NamedTuple):
     values: int  # number of Ritz values that ARPACK computes
-    columns: int  # number of its basis vectors
+    columns: int  # number of ARPACK's basis vectors
     power: int  # exponent; a prime, so that few different eigenvalues have equal powers
     restarts: int
-    residual: float  # relative residual of Ritz vectors
+    residual: float  # relative residual that ARPACK must reach
 
 
-# The first attempt succeeds up to thousands of nodes, and for few leading eigenvalues. With a high power most
-# of the time goes into products, not ARPACK: at n = 50,000 with ten entries a row the second attempt needs
-# 8,000 products with T and as many with its adjoint. The vectors may have large residuals, because (7) has
-# products of right and left residuals, and leading vectors have far smaller residuals than the last vector.
-# The third attempt needs twice as many products.
+# The first attempt succeeds for some thousands of nodes, if few eigenvalues are close to the largest one.
+# With a high power, products take more time than ARPACK's own work: for n = 50,000 with ten entries per row
+# the second attempt needs 8,000 products with T and 8,000 products with its adjoint. In the second attempt
+# the residuals may be large, because (7) contains only products of a right and a left residual, and the
+# leading vectors have far smaller residuals than the last vector. The third attempt needs twice as many
+# products.
 ATTEMPTS = (_Attempt(16, 64, 7, 8, 1e-10), _Attempt(30, 100, 31, 8, 1e-5), _Attempt(40, 200, 31, 8, 1e-10))
 
 
 def _by_ritz_values(T: Any, attempt: _Attempt) -> float | None:
     """Return ρ(T) if Ritz values of a power S prove it, else None."""
-    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)  # Half the bytes of int64.
+    # int32 indices need half the memory traffic of int64 indices.
+    T.indices, T.indptr = T.indices.astype(np.int32), T.indptr.astype(np.int32)
     with steps("sparse spectral radius", None, "product") as done:
         return _by_powers(T, attempt, done)
 
@@ -223,7 +230,10 @@ def _by_powers(T: Any, attempt: _Attempt, done: Callable[[int], object]) -> floa
 
 
 def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return converged Ritz values, largest first, and vectors; of conjugate pairs, those with Im > 0."""
+    """Return the converged Ritz values, largest first, and their vectors.
+
+    For a real T, only the value with a positive imaginary part is returned of each conjugate pair.
+    """
     n = T.shape[0]
     S = LinearOperator((n, n), matvec=product, dtype=T.dtype)
     start = rng.standard_normal(n).astype(T.dtype)
@@ -245,13 +255,14 @@ def _ritz_pairs(product: Times, T: Any, attempt: _Attempt, rng: np.random.Genera
         theta, X = np.where(lower, theta.conj(), theta), np.where(lower, X.conj(), X)
     order = np.argsort(-np.abs(theta), kind="stable").tolist()
     if T.dtype.kind == "f":
-        # ARPACK returns both values of a conjugate pair, except perhaps of the last pair. Keep one of each.
+        # ARPACK returns both values of a conjugate pair, except perhaps of the last pair. The second
+        # value of each pair is dropped.
         order = [i for at, i in enumerate(order) if theta[i].imag == 0 or theta[i] not in theta[order[:at]]]
     return theta[order], X[:, order]
 
 
 def _in_both(theta: Array, phi: Array) -> list[tuple[int, int]]:
-    """Return the index pairs of equal right and left Ritz values, up to the first value without a partner."""
+    """Return index pairs of equal right and left Ritz values, up to the first right value without a match."""
     pairs: list[tuple[int, int]] = []
     free = list(range(len(phi)))
     for i, value in enumerate(theta):
@@ -266,7 +277,10 @@ def _in_both(theta: Array, phi: Array) -> list[tuple[int, int]]:
 def _proven(
     S: Times, adjoint: Times, V: Array, U: Array, most: float, rng: np.random.Generator
 ) -> float | None:
-    """Return |θ₁| if (7) of :mod:`proof` proves it to be ρ(S) up to τ, by ``most`` products; else None."""
+    """Return |θ₁| if at most ``most`` products prove, by (7), that ρ(S) = |θ₁|; else None.
+
+    :mod:`spectral_param._eigen.proof` contains (7). The relative error of |θ₁| is at most ``TOLERANCE``.
+    """
     right, left, *image = map(torch.from_numpy, (V.T, U.conj().T, S(V).T, adjoint(U).conj().T))
     (compression,), _ = ritz.compressed(right, left, [(image[0], image[1])], [])
     found = ritz.inside(compression, (np.eye(len(right)), np.eye(len(left))), len(right))
@@ -280,7 +294,8 @@ def _proven(
     z = rng.standard_normal((len(V), proof.FEW))
     if V.dtype.kind == "c":
         z = z[:, ::2] + 1j * z[:, 1::2]
-    # Allow up to four times as many products, for powers that grow before they decay.
+    # Up to four times the expected number of products are allowed, because powers of a non-normal matrix may
+    # grow before they decay.
     dual = found.onto @ U.conj().T
     M = proof.sparse_resolvent_bound(S, z, V, dual, (1 - TOLERANCE) * modulus, min(most, 4 * expected + 10))
     return modulus if M * modulus <= limit else None

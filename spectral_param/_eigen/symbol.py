@@ -8,10 +8,11 @@ infinite images the norm of the convolution is
 .. math:: \sup_ω ‖\hat K(ω)‖, \qquad \hat K(ω) = \sum_q K_q e^{-i q·ω},
 
 (Sedghi, Gupta and Long, "The Singular Values of Convolutional Layers", ICLR 2019, for circular convolutions).
-Images padded with zeros are images on the infinite plane, and cropping the result does not increase its norm.
-So the supremum is the least bound for all image sizes. A circular convolution of size N has the frequencies
-2πk/N only. A dilation prime to the stride permutes the frequencies that meet in one output. A common factor
-of dilation and stride spreads the image over independent sublattices. Both leave the bound unchanged.
+An image padded with zeros is an image on the infinite plane, and cropping the result does not increase its
+norm. So the supremum is the least bound that holds for all image sizes. A circular convolution of size N has
+only the frequencies 2πk/N, so the supremum bounds its norm, too. A dilation that is coprime to the stride
+permutes the frequencies that meet in one output. A common factor of dilation and stride spreads the image
+over independent sublattices. Neither kind of dilation changes the bound.
 
 From a grid to all frequencies
 ------------------------------
@@ -22,8 +23,8 @@ cos(d (ω - ω*)/2) for |ω - ω*| ≤ π/d. A grid of N points has a point with
 
 .. math:: \sup_ω ‖\hat K(ω)‖ ≤ \max_{grid} ‖\hat K‖ / \cos(π d / (2N)).
 
-The maximum on a grid alone is no bound: with 4 points per axis it was up to 16 % too low. Here N is chosen so
-that the product of the cosines of all axes is at least ``TIGHT``.
+Without the cosine, the maximum on a grid is not a bound: with 4 points per axis it was up to 16 % too low. N
+is chosen so that the product of the cosines of all axes is at least ``TIGHT``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from torch import Tensor
 from spectral_param._context import promoted
 from spectral_param._eigen.singular import Pair, known_norm, norm, recorded_norm, tall
 
-# The least quotient of the largest norm on the grid and the bound.
+# The least allowed quotient of the largest norm on the grid and the bound for all frequencies.
 TIGHT = 0.9775
 
 
@@ -53,7 +54,8 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
             continue
         K = K.movedim(K.ndim - len(strides) + axis, -1)
         K = torch.nn.functional.pad(K, (0, -K.shape[-1] % stride)).unflatten(-1, (-1, stride))
-        # (..., o, i, others, Q, s): the phase joins the channels, Q goes back to its axis.
+        # The shape is (..., o, i, others, Q, s). The phase axis s is merged into the channels i, and Q moves
+        # back to its place.
         K = K.movedim(-1, -1 - len(strides)).flatten(-2 - len(strides), -1 - len(strides))
         K = K.movedim(-1, K.ndim - len(strides) + axis)
     return K
@@ -62,8 +64,9 @@ def phases(K: Tensor, strides: tuple[int, ...]) -> Tensor:
 def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     """Return the grid for a kernel of these sizes: frequencies ω, float64 ``(P, axes)``.
 
-    For a real kernel only half of the grid is returned, since K̂(-ω) is the conjugate of K̂(ω). Also return
-    the quotient of the norm on the grid and the bound, at least ``TIGHT``.
+    For a real kernel only half of the grid is returned, because K̂(-ω) is the conjugate of K̂(ω). Also return
+    the product of the cosines. This product is the largest norm on the grid divided by the bound for all
+    frequencies, and is at least ``TIGHT``.
     """
     curved = [q - 1 for q in taps if q > 1]
     angle = math.acos(TIGHT ** (1 / len(curved))) if curved else 1.0
@@ -71,7 +74,7 @@ def grid(taps: tuple[int, ...], real: bool) -> tuple[Tensor, float]:
     cosine = 1.0  # torch.compile does not support math.prod.
     for q, n in zip(taps, counts, strict=True):
         cosine *= math.cos(math.pi * (q - 1) / (2 * n))
-    # Half of the first axis of a real kernel.
+    # For a real kernel, half of the first axis is enough.
     used = [counts[0] // 2 + 1 if real else counts[0], *counts[1:]]
     return product([2 * math.pi / n * _range(k) for n, k in zip(counts, used, strict=True)]), cosine
 
@@ -91,7 +94,7 @@ def _range(count: int) -> Tensor:
 
 
 def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., P, axes) -> (..., P, o, i)
-    """Return K̂, complex, at the frequencies."""
+    """Return the complex symbol K̂(ω) at each of the frequencies."""
     axes = frequencies.shape[-1]
     angle = frequencies @ taps(K, axes).to(frequencies.device).mT  # (..., P, Q)
     flat = K.flatten(-axes)  # (..., o, i, Q)
@@ -107,7 +110,7 @@ def symbol(K: Tensor, frequencies: Tensor) -> Tensor:  # (..., o, i, *Q), (..., 
 
 
 class Peak(NamedTuple):
-    """Where the symbol of each kernel of a batch is largest.
+    """The frequency at which the symbol of each kernel of a batch has the largest norm, and this norm.
 
     Attributes:
         pair: σ in double precision, and the right singular vector of K̂, or of its transpose if K̂ is wide.
@@ -121,13 +124,13 @@ class Peak(NamedTuple):
 
 
 def norm_at(K: Tensor, peak: Peak) -> Tensor:
-    """Return ‖K̂(ω)‖ at the leading frequency, differentiable."""
+    """Return ‖K̂(ω)‖ at the leading frequency as a differentiable function of K."""
     pair = Pair(peak.pair.value, peak.pair.vector.to(K.device, K.dtype.to_complex()))
     return known_norm(tall(symbol(K, peak.frequency)[..., 0, :, :]), pair)
 
 
 def norm_on_grid(K: Tensor, axes: int, recorded: bool) -> tuple[Tensor, float]:
-    """Return the largest ‖K̂(ω)‖ on the grid by torch's operations, differentiable, and the cosine."""
+    """Return the largest ‖K̂(ω)‖ on the grid as a differentiable function of K, and the cosine of ``grid``."""
     points, cosine = grid(tuple(K.shape[-axes:]), not K.is_complex())
     values = (recorded_norm if recorded else norm)(tall(symbol(K, points)))
     return values.amax(dim=-1), cosine

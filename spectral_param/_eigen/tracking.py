@@ -1,28 +1,29 @@
 """The dominant eigentriple, tracked from one optimizer step to the next.
 
-An optimizer step changes T little, so the invariant subspaces of the last step are nearly right. Two-sided
-subspace iteration corrects them with products of T and a thin block, which cost a fraction of computing all
-eigenvalues. Each result is proven before it is used.
+An optimizer step changes T little, so the invariant subspaces of the last step are nearly right. The right
+and the left subspace are each stored as a block, a matrix with 16 columns. Two-sided subspace iteration
+corrects the blocks by products with T, which cost a fraction of the time for all eigenvalues. Each
+result is proven before it is used.
 
-The blocks give λ = vᴴTu/(vᴴu), the two-sided Rayleigh quotient. Its error is the product of the errors of u
-and v. Each step replaces the directions of the smallest Ritz values by random ones. So an eigenvalue that
-grows outside the blocks is found: the random columns contain a part of its direction, and the iteration
-amplifies this part until the eigenvalue appears as a Ritz value. From then on its direction stays in the
-blocks.
+The blocks give the vectors u and v, and the two-sided Rayleigh quotient λ = vᴴTu/(vᴴu). The error of λ is
+proportional to the product of the errors of u and v. Each step replaces the directions of the smallest Ritz
+values by random directions. So an eigenvalue that grows outside the blocks is found: the random columns
+contain a part of its direction, and the iteration amplifies this part until the eigenvalue appears as a Ritz
+value. From then on its direction stays in the blocks.
 
 *Each* step proves that λ is the largest eigenvalue of its own T; see :mod:`spectral_param._eigen.proof`. If
 the proof fails, LAPACK computes the triple. LAPACK's result also shows how well the leading eigenvalues are
-separated; the cost of the next attempt is estimated from this separation. If the leading eigenvalues are
-close together, the iteration uses a power T^(2^q), which costs q large products. If these products would cost
-too much, too, the next steps use LAPACK without an attempt.
+separated; the cost of the next attempt to track is estimated from this separation. If the leading eigenvalues
+are close together, the iteration uses a power T^(2^q), which costs q products of two n x n matrices. If these
+products would also cost too much, the next steps use LAPACK without an attempt to track.
 
 All random numbers come from generators seeded by the step's number, so that the same T in the same order give
 the same bits.
 
-The saving depends on the separation |λ_17|/|λ_1|. For an ENRNN with n = 720 on characters of Penn Treebank
-the separation is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8 later, where an optimizer step
-moves T by a tenth of |λ_1|. At twice the paper's learning rates the separation was 0.88 to 0.98 (steps 2300
-to 2500); LAPACK then computed 6 of 200 steps.
+The saved time depends on the separation |λ_17|/|λ_1|. For an eigenvalue-normalized RNN (ENRNN) with n = 720
+on characters of Penn Treebank the separation is 0.98 at the start, 0.3 from step 50 to 250, and 0.6 to 0.8
+later, where an optimizer step moves T by a tenth of |λ_1|. At twice the paper's learning rates the separation
+was 0.88 to 0.98 (steps 2300 to 2500); LAPACK then computed 6 of 200 steps.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ from spectral_param._eigen.dense import leading_eigentriple_and_values
 from spectral_param._eigen.ritz import COLUMNS, Ritz, rayleigh_ritz
 from spectral_param._eigen.triple import Eigentriple, LeadingTriple
 
-# Columns of each block that are replaced by random ones in each step.
+# Number of columns of each block that each step replaces by random columns.
 FRESH = 2
 # Required amplification of the dominant direction relative to the rest: small if a step starts from the
 # blocks of the last step, large if it starts from random blocks.
 WARM_GAIN, COLD_GAIN = 30.0, 1e6
-# The number of sweeps is multiplied by ``sweep_factor``, learnt from the residuals: it aims at residuals that
-# are e^LOG_MARGIN times smaller than required.
+# A sweep multiplies both blocks by T, or by a power of T. The number of sweeps is multiplied by
+# ``sweep_factor``, which is learnt from the residuals: its goal is residuals that are e^LOG_MARGIN times
+# smaller than required.
 MIN_SWEEP_FACTOR, MAX_SWEEP_FACTOR, LOG_MARGIN = 0.2, 4.0, 1.0
 MIN_SWEEPS, MAX_SWEEPS, MAX_SQUARINGS, ROUNDS = 3, 40, 6, 5
-# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps make no attempt; at most this many.
+# After 1, 2, 3, ... failed attempts in a row, the next 1, 3, 7, ... steps make no attempt, but at most
+# LONGEST_WAIT steps.
 LONGEST_WAIT = 32
 _REGULAR = (1e-30, 1e30)
 
@@ -99,8 +102,8 @@ def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
     moduli = np.sort(np.abs(values))[::-1]
     columns = state.right.shape[-1]
     outside = float(moduli[columns] / moduli[0]) if len(moduli) > columns and moduli[0] > 0 else 1.0
-    # Attempts fail while leading eigenvalues are close. If they have moved apart since the last call, attempt
-    # again at once.
+    # Attempts fail while the leading eigenvalues are close together. If these eigenvalues have moved apart
+    # since the last call, the next call attempts to track at once.
     apart = outside < state.separation**2
     wait = 0 if apart else max(0, state.wait - 1)
     return leading, dataclasses.replace(state, separation=outside, wait=wait)
@@ -109,8 +112,8 @@ def track(T: Tensor, state: State | None) -> tuple[LeadingTriple, State]:
 def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
     """Return T divided by a power of two near its largest entry, that entry, and whether T was divided.
 
-    On the host, a matrix with entries of moderate size is returned undivided, which saves a copy. There, None
-    is returned for a matrix that is zero or not finite.
+    On the host, a matrix with entries of moderate size is returned undivided, which saves a copy. On the
+    host, None is returned for a matrix that is zero or not finite.
     """
     largest = _largest_entry(T)
     if T.is_cpu:
@@ -123,7 +126,7 @@ def _scaled(T: Tensor) -> tuple[Tensor, Tensor, bool] | None:
 
 
 def _factor_and_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Return 2^-e and e of a number m·2^e with m in [1/2, 1); NaN and 0 for 0."""
+    """Return 2^-e and e of a number m·2^e with m in [1/2, 1); for the number 0, return NaN and 0."""
     mantissa, exponent = torch.frexp(largest)
     return mantissa / largest, exponent
 
@@ -138,13 +141,13 @@ def _plan(state: State) -> tuple[int, int] | None:
     """Return how often to square T, and how many sweeps follow; None if LAPACK is expected to be faster."""
     if state.wait > 0 or not state.separation < 1:
         return None
-    # A factor below 1, learnt from the blocks of the last step, is too small for random blocks.
+    # A sweep factor below 1 was learnt with blocks of a last step, and is too small for random blocks.
     sweep_factor, gain = (
         (state.sweep_factor, WARM_GAIN) if state.warm else (max(1.0, state.sweep_factor), COLD_GAIN)
     )
     needed = sweep_factor * math.log(gain) / -math.log(max(state.separation, 1e-6))
-    # In units of one sweep of both blocks, a square product costs about n/45 (measured, CPU). The proof's
-    # products cost about as much as the sweeps.
+    # One product of two n x n matrices costs as much as n/45 sweeps of both blocks (measured, CPU). The
+    # proof's products cost about as much as the sweeps, so sweeps count twice.
     squaring = len(state.right) / 45
     best = math.inf
     for q in range(MAX_SQUARINGS + 1):
@@ -155,7 +158,7 @@ def _plan(state: State) -> tuple[int, int] | None:
 
 
 def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[LeadingTriple | None, State]:
-    """Track the blocks from the last T to this one. The triple is None if no result can be proven."""
+    """Update the blocks of the last T for this T. The triple is None if no result can be proven."""
     scaled = _scaled(T)
     if scaled is None:
         return None, state
@@ -167,7 +170,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
     for round_ in range(ROUNDS):
         right = _iterate(right, power.matrix.mT, count - 1)
         left = _iterate(left, power.matrix, count - 1)
-        # The last sweep gives the products for the Ritz values, too.
+        # The last sweep is done here, because its products with T also give the Ritz values.
         images, numbers = [(right @ T.mT, left @ T)], [largest]
         if power.log2_scale is not None:
             images.append((right @ power.matrix.mT, left @ power.matrix))
@@ -188,7 +191,7 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
             state = dataclasses.replace(
                 state, right=right, left=left, warm=True, sweep_factor=sweep_factor, failures=0
             )
-            # A tracked λ is neither zero nor defective.
+            # A proven λ is neither zero nor defective, so only its size decides whether it is regular.
             leading = LeadingTriple(triple, _REGULAR[0] < entry < _REGULAR[1])
             return leading, dataclasses.replace(state, separation=ritz.separation)
         if failed_audits > 1:
@@ -205,11 +208,12 @@ def _attempt(T: Tensor, state: State, squarings: int, sweeps: int) -> tuple[Lead
 
 
 def _next_sweep_factor(state: State, log_excess: float) -> float:
-    """Return the factor with which the first round would have met the goal for the residuals."""
+    """Return the sweep factor with which the first round would have met the goal for the residuals."""
     if not math.isfinite(log_excess):
         return min(MAX_SWEEP_FACTOR, 1.2 * state.sweep_factor)
     gain = math.log(WARM_GAIN if state.warm else COLD_GAIN)
-    # Half of the correction, because the excess varies from step to step. Bounded from below.
+    # Only half of the correction is applied, because the excess varies from step to step. The correction is
+    # bounded from below.
     change = max(log_excess + LOG_MARGIN, -gain / 2) / gain / 2
     return min(MAX_SWEEP_FACTOR, max(MIN_SWEEP_FACTOR, state.sweep_factor + change))
 
@@ -225,7 +229,7 @@ def _further_sweeps(log_excess: float, separation: float, exponent: int, sweeps:
 class _Power:
     matrix: Tensor  # T^exponent / 2^log2_scale
     exponent: int
-    log2_scale: Tensor | None  # logarithm of the divisor; None for T itself
+    log2_scale: Tensor | None  # base-2 logarithm of the divisor; None for T itself
 
 
 def _power(T: Tensor, squarings: int) -> _Power:
@@ -243,7 +247,7 @@ def _power(T: Tensor, squarings: int) -> _Power:
 
 
 def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return Rᵀ and Lᴴ with the last directions replaced by random ones; all of them at a cold start."""
+    """Return Rᵀ and Lᴴ with the last directions replaced by random directions; if not warm, replace all."""
     n, columns = state.right.shape
     kept = columns - FRESH if state.warm else 0
     fresh = proof.random_rows((2, columns - kept, n), state.right, generator)
@@ -253,7 +257,7 @@ def _with_fresh_rows(state: State, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def _iterate(rows: Tensor, P: Tensor, sweeps: int) -> Tensor:
-    """Multiply by P ``sweeps`` times, with orthonormalisation in between to keep the last directions."""
+    """Multiply the rows by P ``sweeps`` times; orthonormalisation in between keeps the last directions."""
     for sweep in range(sweeps):
         rows = rows @ P
         if (sweeps - sweep) % 2:
@@ -266,13 +270,13 @@ def _result(
 ) -> tuple[Eigentriple, tuple[Tensor, Tensor]]:
     """Return the triple of T from the Ritz pair of T·2^-exponent, and the blocks for the next call.
 
-    The directions of the blocks are ordered by eigenvalue; the last directions are replaced next. The host
-    does not wait for the device.
+    The directions of the blocks are ordered by the moduli of their Ritz values, because the next call
+    replaces the last directions. The host does not wait for the device.
     """
     T = blocks[0]
     is_real = not T.is_complex()
-    # Coefficients in T's dtype for combinations of the rows of the blocks. A complex combination of real rows
-    # takes two real products.
+    # The coefficients of all combinations of the blocks' rows are packed into one tensor of T's dtype. A
+    # complex combination of real rows is computed as two real products.
     bases = ritz.bases[0].T, ritz.bases[1].conj().T
     pairs = [np.stack([x.real, x.imag]) if is_real else x[None] for x in (ritz.right, ritz.left)]
     if not is_real:
@@ -282,7 +286,7 @@ def _result(
     right, left, for_u, for_v = rows.split([len(part) for part in parts])
     u, v = for_u @ blocks[0], for_v @ blocks[1]
     u, v = (torch.complex(*u), torch.complex(*v)) if is_real else (u[0], v[0].conj_physical())
-    # In two steps, because one power of two could overflow.
+    # λ is multiplied by 2^exponent in two steps, because 2^exponent alone could overflow.
     number = ritz.eigenvalue * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
     eigenvalue = torch.tensor(number, dtype=u.dtype, device="cpu").to(T.device, non_blocking=True)
     return Eigentriple(eigenvalue, u, v), ((right @ images[0]).mT, (left @ images[1]).mH)
@@ -295,5 +299,5 @@ def _audit(
     if projected is None:
         return math.inf
     M = proof.bounded_resolvent(P, right, left, projected, generator)
-    # (7) is proportional to the product of two residuals.
+    # f in (7) is M times the product of two residuals, so each residual is too large by √(M / limit).
     return 0.5 * math.log(M / projected.limit)

@@ -1,4 +1,4 @@
-"""An eigenvalue with its right and left vectors: its condition and its rounding error."""
+"""An eigenvalue with its right and left eigenvectors, its condition number and its rounding error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spectral_param._scale import balanced
 
 
 class Eigentriple(NamedTuple):
-    """An eigenvalue and its vectors: T u = λ u and vᴴ T = λ vᴴ.
+    """An eigenvalue λ of T with its right and left eigenvectors: T u = λ u and vᴴ T = λ vᴴ.
 
     Attributes:
         eigenvalue: λ, complex, shape ``(...)``.
@@ -29,8 +29,9 @@ class Eigentriple(NamedTuple):
 class LeadingTriple(NamedTuple):
     """The leading eigentriples of matrices, and whether all of them are known to be regular.
 
-    A triple is *regular* if λ is simple and (for the modulus) not zero, and squares of numbers of its size
-    neither overflow nor underflow.
+    A triple is *regular* if λ is a simple eigenvalue, and if squares of numbers as large as λ neither
+    overflow nor underflow. If the leading eigenvalue is the eigenvalue of largest modulus, λ must also be
+    nonzero.
     """
 
     triple: Eigentriple
@@ -38,14 +39,14 @@ class LeadingTriple(NamedTuple):
 
 
 def stacked(triples: Sequence[LeadingTriple], batch: torch.Size) -> LeadingTriple:
-    """Return the eigentriples of single matrices as the eigentriple of a batch."""
+    """Stack the eigentriples of single matrices into one eigentriple with the shape of the batch."""
     parts = (torch.stack(part) for part in zip(*(triple for triple, _ in triples), strict=True))
     triple = Eigentriple(*(part.view(batch + part.shape[1:]) for part in parts))
     return LeadingTriple(triple, all(regular for _, regular in triples))
 
 
 def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
-    """Return the triple on a device, in one copy, for which the host does not wait."""
+    """Copy the triple to a device in one transfer; the host does not wait for this transfer."""
     eigenvalue, u, v = triple
     n = u.shape[-1]
     packed = torch.cat([eigenvalue[..., None], u, v], dim=-1).to(device, non_blocking=True)
@@ -54,10 +55,11 @@ def moved(triple: Eigentriple, device: torch.device) -> Eigentriple:
 
 
 def physical_conj(x: Tensor) -> Tensor:
-    """Return the conjugate with its values in memory.
+    """Return the conjugate as a tensor whose conjugated values are stored in memory.
 
-    ``Tensor.conj`` only sets a bit. Inside a custom operator that runs under torch.compile, elementwise
-    kernels ignore the bit without a warning (torch 2.13; https://github.com/pytorch/pytorch/issues/62884).
+    ``Tensor.conj`` only sets the tensor's conjugate bit. Inside a custom operator that runs under
+    torch.compile, elementwise kernels ignore this bit without a warning (torch 2.13;
+    https://github.com/pytorch/pytorch/issues/62884).
     """
     return x.conj().resolve_conj()
 
@@ -69,49 +71,54 @@ def inner(x: Tensor, y: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
 
 
 def degenerate_threshold(dtype: torch.dtype) -> float:
-    """Return 10·sqrt(eps): for |vᴴu| up to this, with unit u and v, λ counts as defective.
+    """Return 10·sqrt(eps), the largest |vᴴu| of unit vectors u and v for which λ counts as defective.
 
-    A perturbation of size eps splits a defective double eigenvalue by sqrt(eps), and |vᴴu| is then about
-    sqrt(eps). So where |vᴴu| is below a small multiple of sqrt(eps), the factor 1/(vᴴu) of the derivative is
-    meaningless.
+    A perturbation of size eps splits a defective double eigenvalue into two eigenvalues whose distance is
+    about sqrt(eps), and their |vᴴu| is also about sqrt(eps). So if |vᴴu| is below a small multiple of
+    sqrt(eps), the factor 1/(vᴴu) of the derivative is meaningless.
     """
     return float(10 * torch.finfo(dtype).eps ** 0.5)
 
 
 def condition_reciprocal(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return |vᴴu| of unit vectors, the reciprocal of the eigenvalue's condition number, without a graph."""
+    """Return |vᴴu| of unit vectors: the reciprocal of the eigenvalue's condition number, without a graph."""
     return inner(v, u).detach().abs()
 
 
 def is_degenerate(u: Tensor, v: Tensor) -> Tensor:  # (..., n), (..., n) -> (...)
-    """Return where the eigenvalue counts as defective; see :func:`degenerate_threshold`."""
+    """Return a mask of the eigenvalues that count as defective; see :func:`degenerate_threshold`."""
     return condition_reciprocal(u, v) <= degenerate_threshold(u.dtype)
 
 
 def rounding_tolerance(W: Tensor, triple: Eigentriple, eps: float) -> Tensor:  # -> (...)
     """Return a bound for an eigenvalue's rounding error if W has relative rounding errors eps.
 
-    The bound is 10·n·eps·max|W_ij|, times the condition number of the eigenvalue, both after balancing:
-    relative errors of the entries do not depend on the units of rows and columns. In this formula eps is at
-    most the eps of the working precision, in which eigenvalues are computed. Larger errors of the entries, as
-    in half precision, move the eigenvalue by |v|ᴴ|W||u| eps/|vᴴu|, to first order.
+    The bound is 10·n·eps·max|B_ij| times the condition number of the eigenvalue of B, where B = D⁻¹WD is the
+    balanced W. Balancing is allowed, because D changes neither the eigenvalue nor the relative errors of
+    the entries. If eps is larger than the machine epsilon of W's dtype (W was rounded to half precision, for
+    instance), the formula uses the machine epsilon, and a second term is added: errors of relative size eps
+    in the entries move the eigenvalue by at most eps·|v|ᴴ|B||u|/|vᴴu|, to first order.
     """
     own = torch.finfo(W.dtype).eps
     floor = degenerate_threshold(W.dtype)
-    # On the host and in double precision: the scales may be beyond the range of single precision.
+    # The host computes the bound in double precision, because the scales d may be beyond the range of single
+    # precision.
     B, d = _balance(W)
     right, left = _unit(triple.right, 1 / d), _unit(triple.left, d)
     reciprocal = condition_reciprocal(right, left)
     tolerance = 10 * W.shape[-1] * min(eps, own) * B.abs().amax(dim=(-2, -1)) / reciprocal.clamp(min=floor)
     if eps > own:
-        # A defective eigenvalue moves by √eps.
+        # Errors of size eps move even a defective eigenvalue by only about √eps, so the divisor is ≥ √eps.
         moved = (left.abs() * (B.abs() @ right.abs()[..., None])[..., 0]).sum(dim=-1)
         tolerance = tolerance + eps * moved / reciprocal.clamp(min=eps**0.5)
     return tolerance.to(W.device, W.real.dtype)
 
 
 def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n), (..., n)
-    """Return a D⁻¹WD with rows and columns of similar sizes, and the diagonal of D, in double precision."""
+    """Return the balanced matrix D⁻¹WD and the diagonal of D, in double precision.
+
+    Each row of the balanced matrix has about the same norm as the column with the same index.
+    """
     host = W.detach().resolve_conj().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
     pairs = [
         balanced(matrix) if np.isfinite(matrix).all() else (matrix, np.ones(len(matrix)))
@@ -123,7 +130,7 @@ def _balance(W: Tensor) -> tuple[Tensor, Tensor]:  # (..., n, n) -> (..., n, n),
 
 
 def _unit(x: Tensor, scale: Tensor) -> Tensor:  # (..., n), (..., n) -> (..., n)
-    """Return the scaled vectors with norm 1, on the host."""
+    """Multiply the vectors by ``scale``, and divide them by their norms, on the host."""
     x = x.cpu().to(torch.complex128) * scale
     x = x / x.abs().amax(dim=-1, keepdim=True)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -1,3 +1,3 @@
-"""Running recurrent cells over whole sequences: a reference loop, faster implementations, and the choice."""
+"""Running recurrent cells over sequences: a reference loop, faster implementations, and their choice."""
 
 __all__: list[str] = []

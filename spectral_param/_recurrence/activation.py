@@ -1,4 +1,4 @@
-"""Activations: modReLU and others, by name."""
+"""The activations that have a name (modReLU and others), and their biases."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def modrelu(z: Tensor, bias: Tensor) -> Tensor:
     Arjovsky, Shah and Bengio (2016); Helfrich, Willmott and Ye (2018), eq. (3).
 
     Args:
-        z: Any shape, real or complex.
-        bias: Real, broadcast against z. With a positive bias the function jumps at z = 0, where its value and
-            its derivative are defined as 0.
+        z: The pre-activations, of any shape, real or complex.
+        bias: The real b, broadcast against z. With a positive bias the function jumps at z = 0, where its
+            value and its derivative are defined as 0.
 
     Returns:
         Tensor like z.
@@ -46,8 +46,9 @@ def check_nonlinearity(nonlinearity: Nonlinearity) -> None:
 def fitting_bias(bias: Tensor, z: Tensor, nonlinearity: Nonlinearity) -> Tensor:
     """Return the bias ``(n,)`` in the dtype that fits pre-activations or states z.
 
-    Module.to(complex) makes the real bias of modReLU complex, and Module.double converts a real bias but not
-    complex weights. All activations except modReLU add the bias to z.
+    The dtype may not fit, because Module.to(complex) makes the real bias of modReLU complex, and because
+    Module.double converts a real bias but not complex weights. All activations except modReLU add the bias
+    to z.
     """
     if nonlinearity == "modrelu":
         bias = bias.real

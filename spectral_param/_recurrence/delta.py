@@ -12,8 +12,8 @@ from spectral_param._recurrence.sequence import Tensors
 from spectral_param.errors import UnsupportedDtypeError
 from spectral_param.functional._checks import whole_number, with_arrays
 
-# Numbers of rows in a chunk: few rows if many sequences fill the processor, more rows if operations are
-# small.
+# Numbers of rows in a chunk: few rows for many sequences, which fill the processor, and more rows for few
+# sequences, whose operations would otherwise be too small.
 _FEW, _MORE, _MOST = 16, 32, 64
 
 
@@ -30,19 +30,21 @@ def delta_product(
 ) -> tuple[Tensor, Tensor]:
     r"""Run a linear recurrence whose transition matrix is a product of r input-dependent reflections.
 
-    A state S, of shape (d, e), starts at ``state``. Step t multiplies it by :math:`a_t`, then writes r times
+    A state S, of shape (d, e), starts at ``state``. Step t multiplies S by :math:`a_t`, then changes S r
+    times by
 
     .. math:: S ← S - β_i k_i (k_i^T S - v_i^T), \qquad \|k_i\| = 1,
 
     and reads :math:`y_t = S^T q_t`. The matrix :math:`I - β k k^T` has the eigenvalues 1 and 1 - β: β = 1
     replaces the value stored under k by v, β = 2 is a reflection, β = 0 does nothing. For β in [0, 2] and a
     in [0, 1] the transition matrix has a norm of at most 1. So two states that read the same inputs never
-    move apart, and a gradient that is handed back through the states never grows. A state itself can grow by
-    the values that are written: with one key, alternating values and β = 2, the state grows to 2T in T steps.
+    move apart, and a gradient that flows back through the states never grows. A state itself can grow,
+    because values are added to it: with one key, alternating values and β = 2, the state grows to 2T in T
+    steps.
 
     Sources: Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"
     (NeurIPS 2024); Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"
-    (ICLR 2025); Siems et al., "DeltaProduct" (2025). The derivation stands in
+    (ICLR 2025); Siems et al., "DeltaProduct" (2025). The derivation is in
     ``spectral_param/_recurrence/delta_chunks.py``.
 
     Args:
@@ -50,12 +52,12 @@ def delta_product(
         k: Keys ``(..., T·r, d)``, r consecutive keys for each step. Keys are divided by their lengths; a key
             of zeros changes nothing.
         v: Values ``(..., T·r, e)``. None stands for zeros, at a lower cost.
-        beta: Strengths β ``(..., T·r)``, from 0 to 2. Other values are not checked, but the bounds above do
-            not hold for them.
+        beta: Strengths β ``(..., T·r)``, from 0 to 2. Values outside this range are not checked, but the
+            bounds above do not hold for them.
         decay: Decays a ``(..., T)``, from 0 to 1; None for 1.
         state: The first S ``(..., d, e)``; None for zeros.
-        chunk: Number of steps that are computed at once. None, the default, takes chunks of 16 to 64 keys,
-            and short chunks for many sequences: this was fastest on a CPU.
+        chunk: Number of steps c that are computed at once. None, the default, takes chunks of 16 to 64 keys,
+            with fewer keys if there are more sequences. These sizes were fastest on a CPU.
 
     Returns:
         y ``(..., T, e)`` and the last S ``(..., d, e)``, both in the dtype that q, k, v, β, a and S promote
@@ -66,12 +68,13 @@ def delta_product(
             neither ``v`` nor ``state``.
         UnsupportedDtypeError: If a tensor is complex or of integers.
 
-    Training stores S before each chunk, :math:`d e T/c` numbers, and computes the rest of a chunk again in
-    the backward pass. Half precision is computed in single precision. In single precision, keys are
-    normalized and each chunk's system is solved in double precision, if the device has it: otherwise equal
-    keys would repeat one rounding error in each step. After 4,096 steps of up to four reflections the
-    relative differences from results in double precision are at most 1e-4, for random, equal and nearly equal
-    keys; on a device without double precision within 5e-3.
+    Training stores S before each chunk of c steps, :math:`d e T/c` numbers, and computes all other numbers of
+    a chunk again in the backward pass. Inputs in half precision are computed in single precision. For inputs
+    in single precision, keys are normalized and each chunk's linear system is solved in double precision, if
+    the device has double precision. Without double precision, equal keys repeat the same rounding error in
+    each step. After 4,096 steps of up to four reflections the relative differences from results in double
+    precision are at most 1e-4, for random, equal and nearly equal keys. On a device without double precision
+    these differences are at most 5e-3.
 
     Example:
         >>> swap = torch.tensor([[1.0, -1.0]])  # The reflection that exchanges two numbers.
@@ -107,7 +110,7 @@ def _run(tensors: Tensors, chunk: int) -> tuple[Tensor, Tensor]:
 
 
 def _chunk(sequences: int, r: int) -> int:
-    """Return how many steps to compute at once."""
+    """Return how many steps to compute at once, with r keys per step."""
     rows = _MOST if sequences <= 8 else _MORE if sequences <= 32 else _FEW
     return max(rows // r, 1)
 
@@ -115,7 +118,7 @@ def _chunk(sequences: int, r: int) -> int:
 def _checked(
     q: Tensor, k: Tensor, v: Tensor | None, beta: Tensor, decay: Tensor | None, state: Tensor | None
 ) -> tuple[list[Tensor | None], torch.dtype]:
-    """Return q, k, v, β, a and S in one dtype, with one batch dimension for all sequences; and this dtype."""
+    """Return q, k, v, β, a and S in one dtype and with one batch dimension, and also return the dtype."""
     given = {"q": q, "k": k, "v": v, "beta": beta, "decay": decay, "state": state}
     dtype = q.dtype
     for name, t in given.items():

@@ -1,14 +1,14 @@
-r"""Products of input-dependent reflections: all steps of a chunk at once.
+r"""Products of input-dependent reflections, computed for all steps of a chunk at once.
 
-A step has a query q, and r triples of a unit key k, a value v and a strength β. A state S, of shape (d, e),
-goes through
+A step has a query q, and r triples of a unit key k, a value v and a strength β. The step changes a state S,
+of shape (d, e), and reads an output y:
 
 .. math::
     S ← a_t S, \qquad S ← S - β_i k_i (k_i^T S - v_i^T) \;\; r\text{ times}, \qquad y_t = S^T q_t.
 
 Sources: Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length" (2024);
 Siems et al., "DeltaProduct" (2025). Let S be the state before a chunk, let the rows of K, V and Q be its
-keys, values and queries, let t(i) be the step that row i belongs to, and let :math:`Γ_{ij} = \prod_{t(j) < τ
+keys, values and queries, let t(i) be the step of row i of K, and let :math:`Γ_{ij} = \prod_{t(j) < τ
 ≤ t(i)} a_τ`. The rows of U, :math:`u_i = β_i (v_i - k_i^T S_{i-1})`, obey
 
 .. math::
@@ -23,11 +23,12 @@ where γ is the decay since the chunk began. Then, with ω the decay from a row 
 
 The inverse of I + A has the entries :math:`-β_i k_i^T (\prod (I - β k k^T)) k_j`, at most 2 in modulus. But a
 rounding error of :math:`k_i^T k_j` acts like an error of the length of k, and equal keys repeat this error in
-each reflection. So keys are normalized, and A and the solution are computed, in double precision if the
-device has it. Everything else has the precision of the inputs.
+each reflection. So the normalized keys, A and the solution U are computed in double precision if the device
+has double precision. Everything else has the precision of the inputs.
 
-The forward pass stores S before each chunk; the backward pass computes the rest again. With the gradient g of
-y, the gradient D of S⁺, and the solution Z of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`:
+The forward pass stores S before each chunk; the backward pass computes all other numbers again. Let g be the
+gradient of y, D the gradient of S⁺, and Z the solution of :math:`(I + A)^T Z = M^T g + \mathrm{diag}(ω) K D`.
+Then the gradients are
 
 .. math::
     \bar E &= \mathrm{diag}(β) Z, \qquad \bar A = -\mathrm{tril}(Z U^T, -1), \qquad \bar M = g U^T, \\
@@ -49,17 +50,17 @@ from torch import Tensor
 from spectral_param._precision import double_device
 from spectral_param._recurrence.sequence import Gradients, Passed, Tensors
 
-# The tensors are q (B, T, d), k (B, T r, d), v (B, T r, e) or None, β (B, T r), a (B, T) or None and
-# S (B, d, e), of one dtype.
+# All functions below take q (B, T, d), k (B, T r, d), v (B, T r, e) or None, β (B, T r), a (B, T) or None and
+# S (B, d, e), all of one dtype.
 
 
 def unit(k: Tensor) -> Tensor:
-    """Return vectors of length 1. A zero vector stays zero, and has the identity as its derivative."""
+    """Return the vectors divided by their lengths. At a zero vector, this function is the identity."""
     return k * _inverse_length(k)
 
 
 def _inverse_length(k: Tensor) -> Tensor:
-    # Squares of numbers within 1e±18 are in the range of single precision.
+    # No scaling is needed: squares of numbers from 1e-18 to 1e18 are within the range of single precision.
     square = k.square().sum(dim=-1, keepdim=True)
     return torch.where(square > 0, square, 1).rsqrt()
 
@@ -67,7 +68,7 @@ def _inverse_length(k: Tensor) -> Tensor:
 def delta_loop(
     q: Tensor, k: Tensor, v: Tensor | None, beta: Tensor, decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence step by step, as it is defined."""
+    """Run the recurrence step by step, as in its definition."""
     r = k.shape[1] // q.shape[1]
     K = unit(k.to(_wide(k))).to(k.dtype)
     outputs = []
@@ -90,7 +91,7 @@ class Slices(NamedTuple):
 
 
 def slices(steps: int, r: int, chunk: int) -> list[Slices]:
-    """Cut T steps into chunks; the last one may have fewer steps."""
+    """Cut the steps into chunks; the last chunk may have fewer steps."""
     starts = range(0, steps, chunk)
     return [Slices(slice(i, i + chunk), slice(i * r, (i + chunk) * r)) for i in starts]
 
@@ -117,7 +118,7 @@ class Decays(NamedTuple):
         rows: γ of each row, ``(B, n, 1)``.
         steps: γ of each step, ``(B, c, 1)``.
         rest: ω, ``(B, n, 1)``.
-        end: γ at the end, ``(B, 1, 1)``.
+        end: γ at the end of the chunk, ``(B, 1, 1)``.
     """
 
     within: Tensor
@@ -129,7 +130,7 @@ class Decays(NamedTuple):
 
 
 def products_of(a: Tensor) -> Tensor:
-    """Return a_s ... a_t at (t, s), ``(B, c, c + 1)``, and 1 for s > t."""
+    """Return the product a_s ... a_t at index (t, s), ``(B, c, c + 1)``; the product is 1 for s > t."""
     c = a.shape[1]
     counts = torch.ones(c, c + 1, dtype=torch.bool, device=a.device).tril()
     # Products are used, not sums of logarithms, because a may be 0.
@@ -171,7 +172,7 @@ def _wide(like: Tensor) -> torch.dtype:
 
 
 def readable(steps: int, r: int, like: Tensor) -> Tensor:
-    """Return 1 where a row belongs to a step up to t, ``(steps, steps · r)``, else 0."""
+    """Return a mask ``(steps, steps · r)``: 1 at (t, i) if row i belongs to step t or earlier, else 0."""
     row = torch.arange(steps * r, device=like.device) // r
     return (row <= torch.arange(steps, device=like.device)[:, None]).to(like.dtype)
 
@@ -211,7 +212,7 @@ def _solved(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _masks(parts: list[Slices], q: Tensor, k: Tensor) -> Iterator[Tensor]:
-    """Yield the mask of each chunk; the last one may be shorter."""
+    """Yield the mask of each chunk; the last chunk may be shorter."""
     r = k.shape[1] // q.shape[1]
     length = min(parts[0].steps.stop, q.shape[1])
     mask = readable(length, r, q)
@@ -231,7 +232,7 @@ def delta_chunked(
     chunk: int,
     starts: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence chunk by chunk, by operations of autograd; ``starts`` gets S before each chunk."""
+    """Run the recurrence chunk by chunk by autograd operations; append S before each chunk to ``starts``."""
     tensors = (q, k, v, beta, decay, state)
     parts = slices(q.shape[1], k.shape[1] // q.shape[1], chunk)
     wide, outputs = _wide(q), []
@@ -244,7 +245,7 @@ def delta_chunked(
 
 
 class Plan(NamedTuple):
-    """How to run the recurrence for q, k, v, β, a and S.
+    """Runs the recurrence forward and backward for the tensors q, k, v, β, a and S.
 
     Attributes:
         chunk: Number of steps that are computed at once.
@@ -275,7 +276,7 @@ class Plan(NamedTuple):
         return (*found, D)
 
     def reference(self, *tensors: Any, starts: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Return y and the last state by operations of autograd; ``starts`` gets S before each chunk."""
+        """Return y and the last state by autograd operations; append S before each chunk to ``starts``."""
         return delta_chunked(*tensors, chunk=self.chunk, starts=starts)
 
 

@@ -1,9 +1,9 @@
 r"""The recurrence h_t = σ(U x_t + W h_{t-1} + b) over a whole sequence, and the choice of an implementation.
 
-All paths give the same results. The reference path is a loop of autograd operations, for any activation and
-inside any transform. The fused path is several times faster: one autograd Function for the whole sequence,
-for named activations; under torch.compile this Function becomes one operator. The linear path computes many
-steps at a time if there is no activation.
+All paths give the same results. The reference path is a loop of autograd operations. The reference path
+allows any activation and any transform. The fused path is several times faster, because it is one autograd
+Function for the whole sequence. The fused path needs an activation that has a name; under torch.compile it
+becomes one operator. The linear path computes many steps at a time if there is no activation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CheckpointEvery = int | Literal["auto"] | None
 
 
 def run(cell: Cell, rows: Rows) -> Result:
-    """Run a cell over rows without a check of shapes; see :func:`rnn`."""
+    """Run a cell over rows as :func:`rnn` does, but without checks of shapes."""
     # All paths except the reference need a named activation, W as a matrix, tensors of one dtype, and no
     # tracer, transform or forward-mode AD.
     W, b, x = cell.weight_hh, cell.bias, rows.x
@@ -46,7 +46,7 @@ def run(cell: Cell, rows: Rows) -> Result:
                 return rnn_checkpointed(cell, rows)
             output, last = rnn_reference(cell, rows)
         return output if rows.return_output else None, last
-    # Without an activation, computing many steps at a time may be faster. The result is None if powers of W
+    # Without an activation, it may be faster to compute many steps at a time. `found` is None if powers of W
     # overflow.
     is_linear = cell.nonlinearity == "identity" and x.is_cpu and not compiled
     top = linear.exponent(cell, rows) if is_linear else None
@@ -73,27 +73,27 @@ def rnn(
         x: Inputs of shape ``(T, B, m)``, or ``(rows, m)`` with ``batch_sizes``.
         h0: Initial states ``(B, n)``.
         weight_ih: U of shape ``(n, m)``; None for the identity (m = n).
-        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``, which can be
-            faster for structured matrices.
+        weight_hh: W of shape ``(n, n)``, or a function that returns h Wᵀ for rows h ``(B, n)``. For a
+            structured W, a function can be faster.
         bias: b of shape ``(n,)``, or None. For ``"modrelu"`` b is added to the modulus.
         nonlinearity: ``"modrelu"`` (the default, as in the papers), ``"tanh"``, ``"identity"``, ``"relu"``
             (real states only), or any callable.
         batch_sizes: Number of sequences still running at each step, as in a ``PackedSequence``.
         checkpoint_every: Store only one state in every k steps, and compute the other states again in the
-            backward pass, k steps at a time. This takes a third more work. ``"auto"`` takes
-            :math:`k = \sqrt T / 2`, which needs the least memory: as much as about :math:`4 \sqrt T` steps,
-            instead of T. None, the default, stores all states.
-        return_output: Whether to return all states, :math:`T B n` numbers. With False and
-            ``checkpoint_every``, memory for all states is not needed. With False and no activation, powers of
-            W compute many steps at a time, which is much faster (on a CPU, for sequences of one length).
+            backward pass, k steps at a time. Computing states again adds a third to the work. ``"auto"``
+            takes :math:`k = \sqrt T / 2`, which needs the least memory: the memory of about :math:`4 \sqrt T`
+            steps instead of T steps. None, the default, stores all states.
+        return_output: Whether to return all states, :math:`T B n` numbers. False together with
+            ``checkpoint_every`` saves the memory for all states. False without an activation lets powers of W
+            compute many steps at a time, which is much faster (on a CPU, for sequences of equal length).
 
     Returns:
         All states, shaped like x with n features, or None with ``return_output=False``; and the last state of
         each sequence ``(B, n)``.
 
     Raises:
-        ValueError: If the activation or ``checkpoint_every`` has another value, the sequence is empty, or a
-            shape or dtype does not fit.
+        ValueError: If the activation or ``checkpoint_every`` has a value that is not listed above, if the
+            sequence is empty, or if a shape or dtype does not fit.
 
     Example:
         >>> x, h0, U, W = torch.ones(3, 1, 1), torch.zeros(1, 1), torch.eye(1), 0.5 * torch.eye(1)
@@ -120,7 +120,7 @@ def rnn(
     )
     _check_shapes(cell, rows, h0)
     if bias is not None:
-        # torch 2.6 does not compile ``_replace``.
+        # A new Cell is built, because torch 2.6 does not compile ``_replace``.
         cell = Cell(weight_ih, weight_hh, fitting_bias(bias, h0, nonlinearity), nonlinearity)
     output, last = run(cell, rows)
     if output is not None and batch_sizes is None:
@@ -140,7 +140,7 @@ def check_checkpoint_every(checkpoint_every: CheckpointEvery) -> None:
 
 
 def resolve_checkpoints(checkpoint_every: CheckpointEvery, steps: int) -> int | None:
-    """Return the number of steps from one stored state to the next, None if all are stored."""
+    """Return the number of steps from one stored state to the next; None if all states are stored."""
     return math.ceil(math.sqrt(steps) / 2) if checkpoint_every == "auto" else checkpoint_every
 
 

@@ -1,11 +1,11 @@
-r"""The recurrence with a named activation: its forward and backward pass over a whole sequence.
+r"""The forward and backward pass over a whole sequence, for a recurrence whose activation has a name.
 
-Both passes work in place, on short segments of the sequence, one after the other. So all temporary tensors of
-a segment stay in the cache, and only the states take memory for all steps. A small real network runs in
-numpy, see :mod:`spectral_param._recurrence.short`.
+The forward and the backward pass work in place, on short segments of the sequence, one after the other. So
+all temporary tensors of a segment stay in the cache, and only the states take memory for all steps. Small
+real networks run in numpy; see :mod:`spectral_param._recurrence.short`.
 
-Backward. G_t is the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for
-complex gradients (∂L/∂Re + i ∂L/∂Im):
+Let G_t be the gradient with respect to h_t from outside the recurrence, in PyTorch's convention for complex
+gradients (∂L/∂Re + i ∂L/∂Im). The backward pass computes
 
 .. math:: δ_t = σ_t'^{\,*}(G_t + W^H δ_{t+1}), \qquad
           dU = \sum_t δ_t x_t^H, \quad dW = \sum_t δ_t h_{t-1}^H, \quad dx_t = U^H δ_t.
@@ -21,8 +21,9 @@ complex gradients (∂L/∂Re + i ∂L/∂Im):
 
 The derivative of modReLU with respect to the bias b is the sign (the phase) of h_t.
 
-All of this can be computed from the states, except |z| for complex modReLU: |z| = |h| - b, but for b > 0 and
-a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the moduli |z|.
+The formulas above need only the states, except that complex modReLU needs |z|, too. |z| = |h| - b, but for b
+> 0 and a tiny |z|, where q is large, this difference has no correct digit. So complex modReLU stores the
+moduli |z|.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from spectral_param._recurrence.sequence import (
 
 
 class Plan(NamedTuple):
-    """How to run a cell over a sequence.
+    """Runs a cell forward and backward over a sequence.
 
     Attributes:
         nonlinearity: The activation.
@@ -95,7 +96,7 @@ class Plan(NamedTuple):
             m = None if moduli is None else moduli[segment.rows if keeps_all else buffer]
             steps.run(x[segment.rows], state, segment.sizes, h, m)
             for rows, _ in ends(segment):
-                # The next segment overwrites the buffer.
+                # States in the buffer are cloned, because the next segment overwrites the buffer.
                 ended.append(h[rows] if has_all else h[rows].clone())
             if segment.following:
                 state = _last_step(segment, h)
@@ -104,7 +105,7 @@ class Plan(NamedTuple):
                 if starts is not None:
                     starts[filled : filled + segment.following] = state
                     filled += segment.following
-        last = torch.cat(ended[::-1])  # The longest sequences come first.
+        last = torch.cat(ended[::-1])  # Sequences that end last come first.
         kept = (states, moduli) if keeps_all else (None, None)
         return states if self.return_output else None, last, *kept, starts
 
@@ -127,14 +128,14 @@ class Plan(NamedTuple):
             if again is not None:
                 again.run(x[segment.rows], start, segment.sizes, h, m)
             found.add(segment, x, start, h, m, *grads)
-        # Contiguous, as U.
+        # The gradient of U is made contiguous, because U usually is contiguous.
         g_U = None if found.weight_ih_T is None else found.weight_ih_T.mT.contiguous()
         return found.x, found.start, g_U, found.weight_hh, found.bias
 
     def reference(
         self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
-        """Return all states and the last ones by operations of autograd."""
+        """Return all states and the last states, computed by a loop of autograd operations."""
         sizes = [size for segment in self.segments for size in segment.sizes]
         return rnn_reference(Cell(U, W, b, self.nonlinearity), Rows(x, h0, sizes))
 
@@ -147,7 +148,7 @@ def plan_for(
     return_output: bool,
     differentiable: bool,
 ) -> Plan:
-    """Choose the segments; :class:`Cell` and :class:`Rows` describe the options."""
+    """Choose the segments and what to store; :class:`Cell` and :class:`Rows` describe the options."""
     W, every = tensors[3], checkpoint_every
     if every is None:
         # Other devices use one segment, because each segment launches more kernels.
@@ -172,7 +173,7 @@ def _steps_in_cache(batch: int, n: int, bytes_of_one: int) -> int:
 
 
 class Forward:
-    """The forward steps of a cell with a named activation, on tensors of its dtype."""
+    """The forward steps of a cell whose activation has a name, on tensors of the cell's dtype."""
 
     def __init__(self, cell: Cell) -> None:
         U, W, b, self._nonlinearity = cell
@@ -194,7 +195,7 @@ class Forward:
             h: Filled with the states.
             moduli: Filled with |z|, if not None.
         """
-        # One buffer: the rows of a step are first U x_t and then, in place, h_t.
+        # The rows of h first contain U x_t, and are then overwritten by h_t.
         if self._weight_ih_T is None:
             h.copy_(x)
         else:
@@ -227,12 +228,12 @@ class Forward:
             return complex_modrelu_
         if b.is_cpu and bool(b.amax() <= 0):
             minus_b = -b
-            # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b): two passes over the memory instead of four.
+            # For b ≤ 0, modReLU(z) = z - clamp(z, b, -b), which takes two passes over the memory, not four.
             return lambda z, _: z.sub_(z.clamp(b, minus_b))
 
         def modrelu_(z: Tensor, _: Tensor | None) -> None:
             sign = z.sgn()
-            # z · sign is |z|, which saves one pass over the memory.
+            # z · sign is |z|, so addcmul computes |z| + b, which saves one pass over the memory.
             torch.mul(sign, torch.addcmul(b, z, sign).relu_(), out=z)
 
         return modrelu_
@@ -249,8 +250,8 @@ class Backward:
 
     Attributes:
         x: Gradient of x, or None.
-        start: Gradient of the states before the segment handled last; in the end the gradient of h0, if
-            needed.
+        start: Gradient of the states before the segment that was added last. After all segments this is the
+            gradient of h0, or None if that is not needed.
         weight_ih_T: Transpose of the gradient of U, or None.
         weight_hh: Gradient of W, or None.
         bias: Gradient of b, or None.
@@ -260,11 +261,12 @@ class Backward:
         U, W, b, self._nonlinearity = cell
         assert isinstance(W, Tensor)
         self._needs_x, self._needs_start, self._needs_U, self._needs_W, self._needs_b = needs[:5]
-        # resolve_conj, because a lazy conjugate would be computed again in each product.
+        # The conjugates are stored by resolve_conj: a lazy conjugate would be computed again in each product.
         self._weight_ih = U.conj().resolve_conj() if U is not None and self._needs_x else None
         self._weight_hh = W.conj().resolve_conj()
         self._bias = b
-        # Buffers for one segment: allocating them for each segment would take longer than computing in them.
+        # The buffers for a segment are allocated once, because allocating them for each segment would take
+        # longer than the computation.
         shape = longest, W.shape[-1]
         self._delta, self._factor = x.new_empty(shape), x.new_empty(shape)
         self.x = torch.empty_like(x, memory_format=torch.contiguous_format) if self._needs_x else None
@@ -283,7 +285,7 @@ class Backward:
         g_states: Tensor | None,
         g_last: Tensor | None,
     ) -> None:
-        """Add the contribution of a segment.
+        """Add the contributions of a segment to all gradients.
 
         Args:
             segment: The steps.
@@ -294,7 +296,7 @@ class Backward:
             g_states: Gradient of all states, or None for zero.
             g_last: Gradient of the last state of each sequence, or None for zero.
         """
-        # delta is first G_t, then δ_t. With U = I, δ_t is also the gradient of x.
+        # delta first contains G_t, and is then overwritten by δ_t. If U = I, δ_t is also the gradient of x.
         if self.x is not None and self._weight_ih is None:
             delta = self.x[segment.rows]
         else:
@@ -320,14 +322,15 @@ class Backward:
                 self.weight_hh = _add_mm(self.weight_hh, delta[:first].mT, start[:first].conj())
             self.weight_hh = _add_mm(self.weight_hh, delta[first:].mT, previous(h, segment.sizes).conj())
         if self._needs_U:
-            # The transpose (m, n): with few features x^H δ is several times faster than δ^T x̄.
+            # The transpose (m, n) is computed, because x^H δ is several times faster than δ^T x̄ if x has few
+            # features.
             self.weight_ih_T = _add_mm(self.weight_ih_T, x[segment.rows].mH, delta)
         if self.x is not None and self._weight_ih is not None:
             torch.mm(delta, self._weight_ih, out=self.x[segment.rows])
         if self._bias is not None and self._needs_b:
             if conjugates is not None:
-                # δ is not used: its part orthogonal to u can be so large that rounding destroys the part
-                # along u.
+                # The gradient of b is not computed from δ, because the part of δ orthogonal to u can be so
+                # large that rounding destroys the part along u.
                 delta = torch.sgn(h, out=buffer).mul_(conjugates).real
             elif self._nonlinearity == "modrelu":
                 delta = torch.sgn(h, out=buffer).mul_(delta)
@@ -335,7 +338,7 @@ class Backward:
             self.bias = total if self.bias is None else self.bias.add_(total)
 
     def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the factors of G (in ``out``) and of conj(G) in σ'*(G); None stands for 1 and 0."""
+        """Return the factor of G (in ``out``; None for 1) and the factor of conj(G) (None for 0) of σ'*."""
         if self._nonlinearity == "identity":
             return None, None
         if self._nonlinearity == "tanh":
@@ -373,11 +376,11 @@ def _add_mm(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _split(t: Tensor | None, sizes: list[int]) -> Sequence[Any]:
-    """Return the rows of each step, or None for each."""
+    """Return the rows of each step; None for each step if t is None."""
     return [None] * len(sizes) if t is None else t.split(sizes)
 
 
 def _last_step(segment: Segment, h: Tensor) -> Tensor:
-    """Return, from a segment's rows h, the rows of its last step whose sequences continue."""
+    """Return the rows of a segment's last step whose sequences continue, from the segment's rows h."""
     start = segment.length - segment.sizes[-1]
     return h[start : start + segment.following]

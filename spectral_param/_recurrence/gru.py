@@ -12,14 +12,16 @@ from spectral_param._recurrence.node import run
 def gru(
     a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, sizes: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence over rows of all steps, ``sizes[t]`` rows for step t, as in a ``PackedSequence``.
+    """Run the gated recurrent unit; step t has ``sizes[t]`` rows, as in a ``PackedSequence``.
+
+    :mod:`spectral_param._recurrence.gru_fused` defines the symbols.
 
     Args:
         a: Contributions of the inputs to r, z and ν, ``(rows, 3n)``.
         h0: Initial states ``(B, n)``.
         weight: U_r, U_z and U_n stacked, ``(3n, n)``.
         bias: b_n, ``(n,)``, or None.
-        limit: L, ``(n,)``, or None for no clamp.
+        limit: The clamp L on the argument of the update gate, ``(n,)``, or None for no clamp.
         sizes: Number of rows of each step, not increasing.
 
     Returns:

@@ -1,19 +1,21 @@
 r"""The gated recurrent unit over a whole sequence, with an update gate that is bounded from above.
 
-torch's convention, with the argument of the update gate clamped at L, a number for each unit:
+The formulas are those of torch, except that the argument of the update gate is clamped at L, which has one
+number for each unit:
 
 .. math::
     r &= σ(a_r + U_r h), \qquad z = σ(\min(a_z + U_z h, L)), \qquad g = U_n h + b_n, \\
     ν &= \tanh(a_n + r ⊙ g), \qquad h^+ = (1 - z) ⊙ ν + z ⊙ h.
 
-``a`` is the contribution of the input, for all steps at once, including the biases of r and z. The backward
-pass, with δ the gradient of h⁺:
+``a`` is the contribution of the input, for all steps at once, including the biases of r and z. With the
+gradient δ of h⁺, the backward pass computes
 
 .. math::
     δν = (1 - z)(1 - ν^2)\, δ, \quad δr = g\, r (1 - r)\, δν, \quad δz = (h - ν)\, z (1 - z)\, δ, \quad
     δg = r\, δν, \qquad δh = z\, δ + U^T (δr, δz, δg),
 
-where δz is the gradient of L, not of the argument, wherever the clamp acts.
+where δν, δr and δz are the gradients with respect to the arguments of tanh and σ, and δg is the gradient of
+g. Where the clamp acts, δz is the gradient of L, and the gradient of a_z + U_z h is zero.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from spectral_param._recurrence.sequence import Gradients, Passed, Tensors, add_
 def gru_reference(
     a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, sizes: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Run the recurrence by operations of autograd."""
+    """Run the recurrence as a loop of autograd operations."""
     n = h0.shape[-1]
 
     def step(h: Tensor, a: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ def gru_reference(
 
 
 class Plan(NamedTuple):
-    """How to run the unit over a sequence, for a, h0, U ``(3n, n)``, b_n or None, and L or None.
+    """Runs the unit forward and backward for the tensors a, h0, U ``(3n, n)``, b_n or None, and L or None.
 
     Attributes:
         sizes: Number of rows of each step.
@@ -87,18 +89,19 @@ class Plan(NamedTuple):
             torch.lerp(candidate, before, z, out=new)
             h = new
         last = [states[rows] for rows, _ in ends(whole(sizes))]
-        # The longest sequences come first; states[:0] serves an empty batch.
+        # `last` starts with the shortest sequences, but the longest sequences come first in a batch, so it is
+        # reversed. For an empty batch `last` is empty; then states[:0] is the result.
         return states, torch.cat([states[:0], *reversed(last)]), states, gates, candidates
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
-        """Return the needed gradients of ``tensors``, given gradients of all states and last states."""
+        """Return the gradients of ``tensors`` that are needed, given those of all states and last states."""
         _, h0, weight, bias, limit, *_ = tensors
         states, gates, ν = kept
         sizes = self.sizes
         rows, n = states.shape
         r, z, g = gates.split([n, n, n], dim=-1)
         before = torch.cat([h0, previous(states, sizes)])
-        # Factors on the gradient of h⁺ that give the gradients of r, z and g.
+        # Factors that turn the gradient δ of h⁺ into δr, δz and δg.
         factors = torch.empty_like(gates).view(rows, 3, n)
         of_ν = torch.mul(1 - z, 1 - ν * ν)
         torch.mul(of_ν, g * r * (1 - r), out=factors[:, 0])
@@ -106,7 +109,7 @@ class Plan(NamedTuple):
         clamped = None if limit is None else z >= limit.sigmoid()
         torch.mul(of_z, 1 if clamped is None else ~clamped, out=factors[:, 1])
         torch.mul(of_ν, r, out=factors[:, 2])
-        # δ of each step; its first values are the gradients from outside the recurrence.
+        # δ of each step. Before the loop, δ contains only the gradients from outside the recurrence.
         δ = torch.zeros_like(states) if grads[0] is None else grads[0].clone()
         if grads[1] is not None:
             add_to_last(δ, grads[1], whole(sizes))
@@ -140,5 +143,5 @@ class Plan(NamedTuple):
     def reference(
         self, a: Tensor, h0: Tensor, weight: Tensor, bias: Tensor | None, limit: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
-        """Return all states and the last states by operations of autograd."""
+        """Return all states and the last states, computed by a loop of autograd operations."""
         return gru_reference(a, h0, weight, bias, limit, self.sizes)

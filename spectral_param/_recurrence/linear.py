@@ -3,16 +3,16 @@ r"""The recurrence without an activation, computed many steps at a time.
 Without an activation, L steps are one affine map:
 :math:`h_{t+L} = W^L h_t + \sum_{k<L} W^k (U x_{t+L-k} + b)`. For L a power of two, log2 L squarings give
 :math:`W^L`, and as many doublings give the rows :math:`(W^k U)^T`, k < L, the impulse response. Neither
-:math:`W^L` nor the rows depend on the batch. The sequence is divided into stretches of L steps. The last
-state then takes, for each stretch, a product of the inputs with these rows and a product with :math:`W^L`.
-This also gives the states at which the stretches start. If all states are needed, a recurrence of L steps
-computes them, for all stretches side by side.
+:math:`W^L` nor the rows depend on the batch. The sequence is divided into stretches of L steps. For each
+stretch, a product of the inputs with these rows and a product with :math:`W^L` carry the state from the start
+of the stretch to its end. If all states are needed, a recurrence of L steps then computes the states inside
+all stretches in parallel.
 
-All of this is computed in float64, and the states are rounded at the end, for two reasons. First, in float32
-the error of :math:`W^L` would be repeated in every stretch, so the errors would grow with the number of
-steps; the errors of a step-by-step recurrence are independent and grow only with the square root of this
-number. Second, the sums of b and of U x are separate, and would be large even if b and U x cancel in each
-step.
+Powers, rows and states are computed in float64, and the states are rounded at the end, for two reasons.
+First, in float32 the error of :math:`W^L` would be repeated in every stretch, so the errors would grow with
+the number of steps. (The errors of single steps are independent, and grow only with the square root of this
+number.) Second, the contributions of b and of U x are summed separately, and both sums, and so their rounding
+errors, would be large even if b and U x cancel in each step.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from spectral_param._precision import double_device
 from spectral_param._recurrence.node import rnn_fused
 from spectral_param._recurrence.sequence import Cell, Result, Rows, first_states
 
-# The cost of four overheads: one step, one doubling, the setup, and copying one number. The unit is the time
-# of one multiplication in a forward pass. The gradient scales all costs equally. Fitted on a CPU.
+# The cost of one step, one doubling, the setup, and copying one number. The unit is the time of one
+# multiplication in a forward pass. A backward pass would multiply all costs by about the same factor, so
+# backward passes are not counted. The numbers were fitted on a CPU.
 STEP, DOUBLING, SETUP, COPY = 80_000, 800_000, 4_000_000, 64
 
 
 def exponent(cell: Cell, rows: Rows) -> int | None:
-    """Return log2 of the number of steps to compute at a time, or None if step by step is faster."""
+    """Return log2 of the number of steps to compute at a time, or None if single steps are faster."""
     steps, batch = len(rows.sizes), rows.sizes[0]
     m = rows.x.shape[-1]
     n = m if cell.weight_ih is None else len(cell.weight_ih)
@@ -65,21 +66,21 @@ class _Response:
     Attributes:
         powers: ``powers[j]`` is W to the power of 2^j.
         rows: (W^k [U b])ᵀ stacked, the largest k first, ``(2^top · (m + 1), n)``. b is the weight of an
-            additional input, which is 1.
+            additional input that is always 1.
     """
 
     powers: list[Tensor]
     rows: Tensor
 
     def driven(self, x: Tensor, j: int) -> Tensor:
-        """Return the states ``(s, B, n)`` that s stretches of 2^j inputs x reach from zero."""
+        """Return the last states ``(s, B, n)`` of s stretches of 2^j inputs x, each started from zero."""
         length, (_, batch, m) = 1 << j, x.shape
         inputs = x.reshape(-1, length, batch, m).transpose(1, 2).reshape(-1, length * m)
         states = inputs @ self.rows[-length * m :]
         return states.view(-1, batch, states.shape[-1])
 
     def is_finite(self) -> bool:
-        """Return whether nothing has overflowed; infinity times zero would give NaN."""
+        """Return whether no entry has overflowed. An infinite entry times an input of zero would give NaN."""
         # If only these sums overflow, the step-by-step path is taken needlessly, with the same result.
         sums = torch.stack([t.detach().sum() for t in (*self.powers, self.rows)])
         return bool(sums.isfinite().all())
@@ -103,7 +104,7 @@ def rnn_linear(cell: Cell, rows: Rows, top: int) -> Result | None:
     Where the loop gives infinity, for instance for infinite inputs, this function may give NaN.
 
     Returns:
-        None if a power of W overflows, although the states may be finite.
+        The states; or None if a power of W overflows, in which case the states may still be finite.
     """
     U, W, b, _ = cell
     assert isinstance(W, Tensor)
@@ -121,7 +122,8 @@ def rnn_linear(cell: Cell, rows: Rows, top: int) -> Result | None:
 def _last_state(x: Tensor, h: Tensor, response: _Response) -> Tensor:
     top = len(response.powers) - 1
     left = len(x) % (1 << top)
-    # The remaining steps come first, in stretches given by the binary digits of their number.
+    # The number of steps may not be a multiple of 2^top. The remaining steps come first, in one stretch of
+    # 2^j steps for each binary digit 1 of their number.
     digits = [j for j in range(top) if left >> j & 1]
     *parts, rest = x.split([*(1 << j for j in digits), len(x) - left])
     for j, part in zip(digits, parts, strict=True):
@@ -151,7 +153,7 @@ def _all_states(with_ones: Tensor, h0: Tensor, cell: Cell, rows: Rows, response:
     with_tail = with_tail.unflatten(0, (left, stretches + 1, batch))
     without = without.unflatten(0, (length - left, stretches, batch))
     states = torch.cat([with_tail[:, :-1], without]).transpose(0, 1).flatten(0, 2)
-    # A clone, because a view would keep all other states in memory.
+    # The last states are cloned, because a view would keep all other states in memory.
     return torch.cat([states, with_tail[:, -1].flatten(0, 1)]), ends[-batch:].clone()
 
 

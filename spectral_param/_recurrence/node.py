@@ -2,8 +2,8 @@
 
 Autograd takes several times longer to record the ten or so operations of a time step than to compute them. So
 a :class:`Plan` has the forward and the backward pass of a whole sequence, written by hand. torch.compile does
-not trace them: each time step would be separate operations in the compiled program, and 200 time steps would
-take minutes to compile.
+not trace these passes, because each time step would become separate operations in the compiled program, and
+200 time steps would take minutes to compile.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from spectral_param._recurrence.sequence import Cell, Gradients, Passed, Result,
 
 
 class Plan(Protocol):
-    """How to run a recurrence over a sequence, for at most six tensors; all but the first may be None."""
+    """Runs a recurrence forward and backward over a sequence, for at most six tensors.
+
+    Every tensor except the first may be None.
+    """
 
     def forward(self, tensors: Tensors) -> Passed:
-        """Return all states, or None; the last state of each sequence; and what the backward pass needs."""
+        """Return all states or None, the last state of each sequence, and three tensors for ``backward``."""
 
     def backward(self, tensors: Tensors, kept: Tensors, grads: Tensors, needs: Sequence[bool]) -> Gradients:
         """Return the gradients of ``tensors`` that are needed.
 
         Args:
             tensors: The inputs of the forward pass.
-            kept: What the forward pass has kept: all states or None, and two tensors or None.
-            grads: Gradients of all states and of the last states; None for zero.
+            kept: The last three results of the forward pass: all states or None, and two tensors or None.
+            grads: Gradients of all states and of the last states; None for a gradient of zero.
             needs: Whether each of the tensors needs a gradient.
         """
 
     def reference(self, *tensors: Any) -> tuple[Tensor, Tensor]:
-        """Return all states and the last states by operations of autograd."""
+        """Return all states and the last states, computed by a loop of autograd operations."""
 
 
 def plan_for(
@@ -51,14 +54,15 @@ def plan_for(
     return_output: bool,
     differentiable: bool = True,
 ) -> Plan:
-    """Return how to run a recurrence.
+    """Choose the plan for a recurrence.
 
     Args:
-        tensors: x, h0, U, W and b for a network with an activation; for other kinds see their plans.
+        tensors: x, h0, U, W and b for a network with an activation. The plans for ``"gru"`` and ``"delta"``
+            describe their own tensors.
         kind: The name of the activation, ``"gru"`` or ``"delta"``.
-        sizes: Number of rows of each step; for ``"delta"`` the number of steps at once.
-        checkpoint_every: See :class:`Rows`; None for other kinds.
-        return_output: Whether all states are returned; True for other kinds.
+        sizes: Number of rows of each step; for ``"delta"`` the number of steps that are computed at once.
+        checkpoint_every: See :class:`Rows`; None for ``"gru"`` and ``"delta"``.
+        return_output: Whether all states are returned; True for ``"gru"`` and ``"delta"``.
         differentiable: Whether a gradient is needed.
 
     Returns:
@@ -83,7 +87,7 @@ def plan_for(
 
 
 def _around(plan: Plan, like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return the context of a backward pass or an operator; only reflections need all digits of products."""
+    """Return the context for a backward pass or an operator; products of reflections need full precision."""
     return precise(like) if isinstance(plan, delta_chunks.Plan) else autocast_off(like)
 
 
@@ -103,7 +107,7 @@ def run(
     *,
     compiled: bool,
 ) -> Result:
-    """Run a recurrence on tensors that are not wrapped by a transform; with ``compiled``, as one operator."""
+    """Run a recurrence, as one operator if ``compiled``. No transform may wrap the tensors."""
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     options = kind, sizes, checkpoint_every, return_output
     with autocast_off(tensors[0]):
@@ -119,18 +123,18 @@ def run(
 
 
 class _Recurrence(torch.autograd.Function):
-    """All states, or None, and the last state of each sequence."""
+    """The function from a plan's tensors to all states (or None) and the last state of each sequence."""
 
-    # setup_context is not defined: it costs 40 microseconds a call (torch 2.13 inspects the signature of
-    # forward each time). Only torch.func needs setup_context, and inside its transforms the reference path
-    # runs.
+    # setup_context is not defined, because it costs 40 microseconds per call (torch 2.13 inspects the
+    # signature of forward each time). Only transforms of torch.func need setup_context, and inside these
+    # transforms the reference path runs.
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, Tensor]:
         *tensors, plan = arguments
         output, last, *kept = plan.forward(tensors)
         ctx.plan = plan
         ctx.save_for_backward(*tensors, *kept)
-        # The gradient of an unused output is then None instead of zeros.
+        # With the argument False, the gradient of an unused output is None instead of a tensor of zeros.
         ctx.set_materialize_grads(False)
         return output, last
 
@@ -142,8 +146,9 @@ class _Recurrence(torch.autograd.Function):
         kept, needs = (states, kept1, kept2), ctx.needs_input_grad[:-1]
         with _around(ctx.plan, tensors[0]):
             if torch.is_grad_enabled() or any(g is not None and is_wrapped(g) for g in grads):
-                # Either create_graph=True, so that this backward pass will be differentiated; or vmap maps
-                # the pass over many gradients, which in-place steps do not allow.
+                # Either create_graph is True, so this backward pass will be differentiated, or vmap maps this
+                # pass over many gradients. Neither create_graph nor vmap allows in-place steps, so the
+                # reference is differentiated.
                 return (*differentiated(ctx.plan.reference, tensors, grads, needs), None)
             return (*ctx.plan.backward(tensors, kept, grads, needs), None)
 
@@ -240,7 +245,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(ctx: Any, g_states: Tensor | None, g_last: Tensor | None, *_: None) -> Gradients:
     nothing = (None,) * 11
     if g_states is not None and g_states.ndim < 2:
-        g_states = None  # The empty tensor stands for states that were not stored.
+        g_states = None  # The states were an empty tensor, which stands for None.
     if g_states is None and g_last is None:
         return nothing
     tensors, needs = ctx.saved_tensors[:6], ctx.needs_input_grad[:6]

@@ -1,4 +1,4 @@
-"""The recurrence as a loop of autograd operations: for any activation, dtype and transform."""
+"""The recurrence as a loop of autograd operations, which allows any activation, dtype and transform."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ def rnn_reference(cell: Cell, rows: Rows) -> tuple[Tensor, Tensor]:
 def stepwise(
     step: Callable[..., Tensor], h: Tensor, sizes: list[int], *inputs: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return all states and the last states of h' = step(h, rows of each input), from initial states h."""
+    """Return all states and the last states of the loop h ← step(h, rows of each input).
+
+    The loop starts from the initial states h. Step t takes the next ``sizes[t]`` rows of each input.
+    """
     states = []
     for rows in zip(*(t.split(sizes) for t in inputs), strict=True):
-        # Sizes are read from shapes: len() would fix the size of the batch in an exported program.
+        # The size is read from the shape, because len() would fix the batch size in an exported program.
         running = rows[0].shape[0]
         new = step(h[:running], *rows)
         states.append(new)

@@ -1,7 +1,8 @@
-"""The arguments of a recurrence: a cell and rows of input; and segments of these rows.
+"""The arguments of a recurrence (a cell and rows of input), and segments of these rows.
 
-All time steps are stacked in one matrix, step t with ``sizes[t]`` rows, as in a ``PackedSequence``. Longer
-sequences come first, so row i of step t continues the sequence of row i of step t-1.
+The rows of all time steps are stacked in one matrix. Step t has ``sizes[t]`` rows, as in a
+``PackedSequence``. Longer sequences come first, so row i of step t continues the sequence of row i of step
+t-1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from spectral_param._recurrence.activation import Nonlinearity
 Recurrent = Tensor | Callable[[Tensor], Tensor]
 # All states (rows, n), or None if they are not needed, and the last state of each sequence (B, n).
 Result = tuple[Tensor | None, Tensor]
-# Tensors: a sequence of tensors, some of which may be None. Passed: what a forward pass returns, Result and
-# three tensors for the backward pass. Gradients: what a backward pass returns.
+# Tensors is a sequence of tensors, some of which may be None. Passed is the result of a forward pass: a
+# Result and three tensors for the backward pass. Gradients is the result of a backward pass.
 Tensors = Sequence[Any]
 Passed = tuple[Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]
 Gradients = tuple[Tensor | None, ...]
@@ -42,13 +43,14 @@ class Cell(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Input sequences, and which states are stored and returned.
+    """Input sequences, and options that say which states are stored and returned.
 
     Attributes:
         x: Inputs ``(rows, m)``, all steps stacked.
         h0: Initial states ``(B, n)``; None for zeros.
         sizes: Number of rows of each step, not increasing.
-        checkpoint_every: Number of steps from one state stored for backward to the next; None to store all.
+        checkpoint_every: Number of steps between two states that are stored for the backward pass; None to
+            store all states.
         return_output: Whether all states are returned.
     """
 
@@ -68,13 +70,13 @@ def first_states(cell: Cell, rows: Rows) -> Tensor:
 
 
 class Segment(NamedTuple):
-    """Successive steps.
+    """A part of a sequence that consists of successive steps.
 
     Attributes:
         rows: The rows of the steps.
         length: Number of rows.
         sizes: Number of rows of each step.
-        following: Number of rows of the step after the segment; 0 at the end.
+        following: Number of rows of the step after the segment; 0 at the end of the sequence.
     """
 
     rows: slice
@@ -84,7 +86,7 @@ class Segment(NamedTuple):
 
 
 def segments(sizes: list[int], steps: int) -> list[Segment]:
-    """Cut a sequence into segments of ``steps`` steps; the last segment may have fewer."""
+    """Cut a sequence into segments of ``steps`` steps; the last segment may have fewer steps."""
     found = []
     start = 0
     for first in range(0, len(sizes), steps):
@@ -97,7 +99,7 @@ def segments(sizes: list[int], steps: int) -> list[Segment]:
 
 
 def whole(sizes: list[int]) -> Segment:
-    """Return the segment of all steps."""
+    """Return all steps as one segment."""
     return segments(sizes, len(sizes))[0]
 
 
@@ -116,7 +118,7 @@ def previous(h: Tensor, sizes: list[int]) -> Tensor:
 
 
 def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows at which sequences end, counted from the segment's first row, and these sequences."""
+    """Yield the rows at which sequences end, counted in the segment, and the indices of these sequences."""
     _, length, sizes, going_on = segment
     if sizes[0] == sizes[-1]:
         if going_on < sizes[-1]:
@@ -130,14 +132,14 @@ def ends(segment: Segment) -> Iterator[tuple[slice, slice]]:
 
 
 def reversal(sizes: list[int], device: torch.device) -> Tensor:
-    """Return the permutation of rows that reverses each sequence; it is its own inverse."""
-    if sizes[0] == sizes[-1]:  # All sequences have one length.
+    """Return the permutation of rows that reverses each sequence. The permutation is its own inverse."""
+    if sizes[0] == sizes[-1]:  # All sequences have the same length.
         steps = len(sizes)
         return torch.arange(steps * sizes[0], device=device).view(steps, sizes[0]).flip(0).flatten()
     counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
     starts = counts.cumsum(0) - counts
     lengths = (counts[:, None] > torch.arange(sizes[0], device="cpu")).sum(dim=0)
-    # output_size tells torch.compile the size.
+    # output_size tells torch.compile the size of the result.
     rows = sum(sizes)
     step = torch.arange(len(sizes), device="cpu").repeat_interleave(counts, output_size=rows)
     sequence = torch.arange(len(step), device="cpu") - starts[step]
@@ -149,8 +151,9 @@ def padded(rows: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor | None, Tenso
     """Return rows ``(rows, n)`` as ``(steps, batch, n)``, padded with zeros where sequences have ended.
 
     Returns:
-        The rows; whether a sequence is running, ``(batch, steps)``; and the place of each row among all
-        ``steps · batch``. The last two are None for sequences of one length.
+        The padded rows; a mask of the steps at which each sequence is running, ``(batch, steps)``; and the
+        index of each row among all ``steps · batch`` padded rows. The mask and the index are None if all
+        sequences have the same length.
     """
     steps, batch = len(sizes), sizes[0]
     if sizes[-1] == batch:

@@ -1,8 +1,9 @@
-"""The recurrence of a small real network in numpy, whose calls take a third of the time of torch's.
+"""The recurrence of a small real network in numpy, whose calls take a third of the time of torch's calls.
 
-The formulas are in :mod:`spectral_param._recurrence.fused`. Torch computes products and sums over all
-steps, on the same memory. Numpy gets copies of the parameters: FSDP frees their memory between uses, and
-PyTorch refuses to free memory that numpy has seen.
+The formulas are in :mod:`spectral_param._recurrence.fused`. Numpy computes the single steps. Torch computes
+products and sums over all steps, on memory that numpy and torch share. Numpy gets copies of the parameters,
+because FSDP frees the memory of parameters between uses, and PyTorch refuses to free memory that numpy has
+seen.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from spectral_param._recurrence.sequence import (
 
 
 class Plan(NamedTuple):
-    """How to run a small real cell over a sequence, for x, h0, U, W and b.
+    """Runs a small real cell forward and backward over a sequence, for the tensors x, h0, U, W and b.
 
     Attributes:
         nonlinearity: The activation.
         sizes: Number of rows of each step.
-        return_output: Whether all states are returned. All states are stored for the backward pass.
+        return_output: Whether all states are returned. All states are stored for the backward pass anyway.
     """
 
     nonlinearity: str
@@ -47,14 +48,14 @@ class Plan(NamedTuple):
         """Return all states, the last states and, for the backward pass, all states again."""
         x, h0, U, W, b, *_ = tensors
         sizes = self.sizes
-        # The rows of a step are first U x_t and then, in place, h_t.
+        # The rows of h first contain U x_t, and are then overwritten by h_t.
         h = x.clone(memory_format=torch.contiguous_format) if U is None else torch.mm(x, U.mT)
         if b is not None and self.nonlinearity != "modrelu":
             h += b
-        # A row for each sequence, because numpy takes twice the time to repeat a row.
+        # The bias gets a row for each sequence, because numpy takes twice as long to broadcast one row.
         bias = None if b is None else _copy(b.expand(sizes[0], -1))
         matrix, state, last = _copy(W).T, None if h0 is None else _copy(h0), []
-        with np.errstate(all="ignore"):  # NaN and infinity are passed on.
+        with np.errstate(all="ignore"):  # NaN and infinity are passed on without a warning.
             for size, steps in itertools.groupby(_steps(h, sizes), len):
                 activate_ = _activation(self.nonlinearity, None if bias is None else bias[:size])
                 if state is not None:
@@ -66,7 +67,7 @@ class Plan(NamedTuple):
                     if activate_ is not None:
                         activate_(z)
                     state = z
-        # The longest sequences come first.
+        # The sequences that end last come first.
         ended = torch.from_numpy(np.concatenate([state, *last[::-1]]))
         return h if self.return_output else None, ended, h, None, None
 
@@ -75,7 +76,7 @@ class Plan(NamedTuple):
         x, h0, U, W, b, *_ = tensors
         h, sizes, nonlinearity = kept[0], self.sizes, self.nonlinearity
         g_states, g_last = grads
-        # First G_t, then δ_t.
+        # `delta` first contains G_t (see the formulas in fused), and is then overwritten by δ_t.
         delta = (
             torch.zeros_like(h) if g_states is None else g_states.clone(memory_format=torch.contiguous_format)
         )
@@ -107,7 +108,7 @@ class Plan(NamedTuple):
         return (
             None if not needs[0] else delta if U is None else delta @ U,
             first @ W if needs[1] and h0 is not None else None,
-            # With few features xᵀδ is several times faster than δᵀx.
+            # The gradient δᵀx of U is computed as (xᵀδ)ᵀ, which is several times faster with few features.
             (x.mT @ delta).mT.contiguous() if needs[2] and U is not None else None,
             g_W,
             g_b,
@@ -116,7 +117,7 @@ class Plan(NamedTuple):
     def reference(
         self, x: Tensor, h0: Tensor, U: Tensor, W: Tensor, b: Tensor | None, *_: None
     ) -> tuple[Tensor, Tensor]:
-        """Return all states and the last states by operations of autograd."""
+        """Return all states and the last states, computed by a loop of autograd operations."""
         return rnn_reference(Cell(U, W, b, cast("Named", self.nonlinearity)), Rows(x, h0, self.sizes))
 
 
@@ -125,7 +126,7 @@ def _copy(A: Tensor) -> Array:
 
 
 def _steps(t: Tensor, sizes: list[int]) -> list[Array]:
-    """Return views of the rows of each step."""
+    """Return a numpy view of the rows of each step."""
     array = t.numpy()
     if sizes[0] == sizes[-1]:
         return list(array.reshape(len(sizes), sizes[0], -1))
@@ -134,7 +135,7 @@ def _steps(t: Tensor, sizes: list[int]) -> list[Array]:
 
 
 def _activation(nonlinearity: str, bias: Array | None) -> Callable[[Array], object] | None:
-    """Return the in-place activation for rows shaped like ``bias``."""
+    """Return the in-place activation for rows shaped like ``bias``; None for the identity."""
     if nonlinearity == "relu":
         return lambda z: np.maximum(z, 0, out=z)
     if nonlinearity == "tanh":
@@ -149,7 +150,7 @@ def _activation(nonlinearity: str, bias: Array | None) -> Callable[[Array], obje
             middle = np.maximum(z, bias)
             z -= np.minimum(middle, minus_bias, out=middle)
     else:
-        zeros = np.zeros_like(bias)  # Not the Python number 0, with which numpy takes twice the time.
+        zeros = np.zeros_like(bias)  # An array, because numpy takes twice as long with the Python number 0.
 
         def modrelu_(z: Array) -> None:
             sign = np.sign(z)

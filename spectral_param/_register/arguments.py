@@ -1,4 +1,4 @@
-"""The arguments of ``constrain``: a chain of constraints, gates, an initial weight."""
+"""Checks of the arguments of ``constrain``: a chain of constraints, gates, an initial weight, a step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_step(step: Step, has_optimizer: bool) -> None:
 
 
 def check_target(owner: nn.Module, name: str, init: Init) -> None:
-    """Raise for tensors whose constraint would not hold, or would be meaningless."""
+    """Raise for a tensor that has no shape yet, or for which ``init`` does not fit."""
     kind = type(owner).__name__
     weight = owner._parameters.get(name, owner._buffers.get(name))
     if weight is None:  # The tensor already has a parametrization.
@@ -83,7 +83,7 @@ def check_target(owner: nn.Module, name: str, init: Init) -> None:
 
 
 def check_not_sharded(owner: nn.Module, name: str) -> None:
-    """Raise for a sharded tensor: a map needs all entries."""
+    """Raise for a sharded tensor, because a map needs all entries of the tensor."""
     if is_sharded(owner._parameters.get(name)):
         raise ValueError(
             f"{type(owner).__name__}: expected a tensor that is not sharded, got the DTensor {name!r}. "

@@ -1,4 +1,4 @@
-"""``constrain`` and ``remove``: put constraints on tensors of any module, and take them off again."""
+"""``constrain`` puts constraints on tensors of any module, and ``remove`` takes constraints off again."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def constrain(
 ) -> M:
     """Constrain a tensor of a module by :func:`torch.nn.utils.parametrize.register_parametrization`.
 
-    In addition, ``constrain`` takes a pattern for several tensors and a list of constraints. It constrains
-    each gate of an LSTM or GRU by itself, and the kernels of convolutions as below. It chooses the initial
-    weight, and refuses tensors on which the constraint would not hold. The module's ``reset_parameters``
-    then also starts the weight again, by :meth:`Parametrization.restart`.
+    Beyond this function of torch, ``constrain`` takes a pattern for several tensors and a list of
+    constraints. Each gate of an LSTM or GRU is constrained separately, and kernels of convolutions are
+    constrained as described below. ``constrain`` chooses the initial weight, and refuses tensors on which the
+    constraint would not hold. Afterwards the module's ``reset_parameters`` also starts the weight again, by
+    :meth:`Parametrization.restart`.
 
     Example:
         >>> lstm = torch.nn.LSTM(8, 64, num_layers=2)
@@ -70,46 +71,48 @@ def constrain(
         tensor([0.9500, 0.9500, 0.9500, 0.9500], grad_fn=<AmaxBackward0>)
 
     Args:
-        module: The module that has the tensor. It is changed.
+        module: The module that has the tensor. The module is changed in place.
         tensor_name: Name of a parameter or buffer, such as ``"weight_hh_l0"`` or ``"encoder.weight"``, or a
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
         constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
             a ``right_inverse``; or a list of these. The constraints of a list act in order. The weight is the
             result of the last constraint, and only the last constraint is guaranteed to hold. Constraints are
-            copied; the given one is not changed. If the tensor already has a parametrization, the constraint
-            acts on the weight that this parametrization returns. To replace a parametrization, remove it
-            first.
-        init: The initial weight. ``None``, the default: the tensor's present values. ``"paper"``: the
-            initialization of the constraint's paper, or, for another library, its ``sample()``. Or a tensor,
-            or a function that fills a tensor in place, such as the functions of ``torch.nn.init``. A weight
-            outside the set is projected onto it; if a manifold of geotorch refuses the weight and cannot
-            project it, the manifold's ``sample()`` is taken.
+            copied; the given constraints are not changed. If the tensor already has a parametrization, the
+            constraint acts on the weight that this parametrization returns. To replace a parametrization,
+            remove the old one first.
+        init: The initial weight. ``None``, the default, takes the tensor's present values. ``"paper"`` takes
+            the initialization of the constraint's paper, or the ``sample()`` of a constraint of another
+            library. A tensor is copied. A function fills a tensor in place, as the functions of
+            ``torch.nn.init`` do. A weight outside the set is projected onto the set; if a manifold of
+            geotorch refuses the weight and cannot project it, the manifold's ``sample()`` is taken.
         gates: Number k of blocks in a weight ``(k·m, n)``, each constrained separately. ``None``, the
-            default: 4 for the weights of an LSTM, 3 for the weights of a GRU and for ``in_proj_weight`` of
-            MultiheadAttention, the number of groups for a convolution, 1 for other tensors.
-        optimizer: ``None``, the default: in each read, a map computes the weight from unconstrained tensors.
-            An optimizer, or several: the weight stays a plain parameter, which is projected now and after
-            each step of the optimizer that trains it; see below.
-        step: How optimizer steps treat a weight with ``optimizer``. ``None``, the default: ``"tangent"`` if
-            the tangent space of the set is implemented, else ``"project"``; also ``"project"`` for LBFGS, and
-            for SGD with ``"at_most"``, because these optimizers stop at the minimum without the tangent
-            space, too. A copy of a model keeps this argument. ``"tangent"``: the optimizer gets the part of
-            the gradient along the set. ``"relative"``: in addition, the step is made along the set and turns
-            the weight by about the learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the
-            step is a matrix of equal singular values along the set, as in Muon. ``"project"``: the optimizer
-            gets the whole gradient, and the weight is projected after the step.
+            default, means 4 for the weights of an LSTM, 3 for the weights of a GRU and for ``in_proj_weight``
+            of MultiheadAttention, the number of groups for a convolution, and 1 for other tensors.
+        optimizer: With ``None``, the default, a map computes the weight from unconstrained tensors in each
+            read. With one optimizer or several, the weight stays an ordinary parameter, which is projected at
+            once and after each step of the optimizer that trains it; see below.
+        step: How optimizer steps treat the weight; only with ``optimizer``. ``None``, the default, chooses
+            ``"tangent"`` if the tangent space of the set is implemented, else ``"project"``. ``None`` also
+            chooses ``"project"`` for LBFGS, which evaluates the loss outside of the set. ``None`` also
+            chooses ``"project"`` for SGD if the set has an interior (``mode="at_most"``, for instance),
+            because SGD then stops at the minimum without the tangent space. A copy of a model keeps this
+            argument. ``"tangent"``: the optimizer gets the part of the gradient along the set.
+            ``"relative"``: in addition to ``"tangent"``, the step is made along the set and turns the weight
+            by about the learning rate, in radians. ``"msign"``: in addition to ``"tangent"``, the step is a
+            matrix of equal singular values along the set, as in Muon. ``"project"``: the optimizer gets the
+            whole gradient, and the weight is projected after the step.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: If ``module`` is not a module; if no tensor has this name; if, without ``optimizer``,
-            FSDP2 has sharded the tensor, or the tensor is tied: registered under a second name in the module
-            (let the forward pass read one name twice, or pass ``optimizer``); if the tensor has no shape yet,
-            holds kernels that are no matrices, or has a shape that the constraint does not take; if the
-            tensor's module is pruned, scripted, computes the weight in a hook, or is an Embedding with sparse
-            gradients or ``max_norm``; if ``init`` or ``gates`` does not fit; if ``step`` does not fit the set
-            or the optimizer; or if the constraint raises a ValueError.
+        ValueError: If ``module`` is not a module, or no tensor has this name. If ``init`` or ``gates`` does
+            not fit the tensor, or ``step`` does not fit the set or the optimizer. If the tensor has no shape
+            yet, is a kernel that is not a matrix (see below), or has a shape that the constraint does not
+            take. If the tensor's module is pruned or scripted, computes the weight in a hook, or is an
+            Embedding with sparse gradients or ``max_norm``. Without ``optimizer``: if FSDP2 has sharded the
+            tensor, or if the tensor is tied, that is, registered under a second name in the module (let the
+            forward pass read one name twice, or pass ``optimizer``). If the constraint raises a ValueError.
 
     The kernel of a convolution counts as a matrix if the kernel size is 1, or if the stride equals the kernel
     size, without padding and dilation, as in a patch embedding. The layer then multiplies patches that do not
@@ -135,11 +138,12 @@ def constrain(
     **Steps along the set.** At the minimum over a set the gradient is normal to the set, not zero. An
     optimizer that divides the gradient entry by entry, as Adam does, changes the gradient's direction, so a
     weight that is only projected (``"project"``) does not stop at the minimum. The part of the gradient along
-    the set vanishes at the minimum. So before each step ``p.grad`` is replaced by this part. The whole
-    gradient is not restored after the step: call ``zero_grad``. Weight decay that is added to the gradient
-    before the division is refused, because it would also move the stopping point. A relative step on a sphere
-    turns the weight by exactly the arctan of the learning rate, independently of the scale of the loss. A
-    weight with orthonormal columns turns by slightly less.
+    the set vanishes at the minimum. So before each step the weight's ``grad`` is replaced by this part. The
+    whole gradient is not restored after the step, so call ``zero_grad`` before the next backward pass. Weight
+    decay that is added to the gradient before the division is refused, because such weight decay would move
+    the stopping point, too. A relative step on a sphere turns the weight by exactly the arctan of the
+    learning rate, independently of the scale of the loss. A weight with orthonormal columns turns by slightly
+    less.
 
     The constraint holds after each step, until something else writes to the weight. A checkpoint does not
     save the constraint: call ``constrain`` again when a run is resumed. A weight that has several names in
@@ -193,12 +197,12 @@ def constrain(
 
 
 def remove(module: M, tensor_name: str = "*") -> M:
-    """Remove constraints and leave plain parameters (buffers) of the same values, to deploy a model.
+    """Remove constraints and leave ordinary parameters (or buffers) with the same values, to deploy a model.
 
     This function is :func:`torch.nn.utils.parametrize.remove_parametrizations` for a whole model. The model
     then no longer needs this library: it can be scripted, exported, or loaded where the library is not
-    installed. Create the optimizer again, because the parameters are new. A weight that is held after the
-    step is the exception: its parameter and its optimizer stay the same, and steps no longer project it.
+    installed. Create the optimizer again, because the parameters are new. A weight that was constrained with
+    ``optimizer=`` is an exception: its parameter stays the same, and steps no longer project this parameter.
     Constraints of other libraries are removed, too, if :func:`constrain` registered them, and adapters of
     :func:`spectral_param.nn.adapt` are merged.
 
@@ -210,7 +214,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
         ('Linear', 'Parameter', True)
 
     Args:
-        module: The module that has the tensors. It is changed.
+        module: The module that has the tensors. The module is changed in place.
         tensor_name: Name of a tensor, such as ``"encoder.weight"``, or a pattern of names. The default is
             all tensors.
 
@@ -222,7 +226,7 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
     Warns:
         UserWarning: If tensors that match have parametrizations that this library has not registered. These
-            stay.
+            parametrizations stay.
     """
     left = []
     for _, owner, name in targets_of(module, tensor_name):
@@ -245,13 +249,14 @@ def remove(module: M, tensor_name: str = "*") -> M:
 
 
 def make_plain(owner: nn.Module, name: str) -> None:
-    """Replace a parametrized tensor by a plain parameter or buffer of the same value."""
+    """Replace a parametrized tensor by an ordinary parameter or buffer of the same value."""
     for link in owner.parametrizations[name]:  # type: ignore[index]
         if isinstance(link, Rotation):
             link.is_merging = True
     remove_parametrizations(owner, name)
     plain = getattr(owner, name)
-    # Copy now: otherwise the memory of the weight that was read is copied only at the first write.
+    # The values are copied at once, because a weight that was read may be a lazy copy, whose memory is copied
+    # only at the first write.
     plain.data = plain.data.clone(memory_format=torch.contiguous_format)
 
 
@@ -282,8 +287,8 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
                 _start_foreign(first, weight, from_sample=isinstance(init, str))
         register_parametrization(owner, name, first)
         if isinstance(first, Parametrization):
-            # Setting it by setattr would mark the weight as changed, although the weight does not depend on
-            # this attribute.
+            # The attribute is set in vars(), because setattr would mark the weight as changed, although the
+            # weight does not depend on this attribute.
             vars(first)["_use"] = f"{name} of {type_before_parametrizations(owner).__name__}"
     for link in later:
         register_parametrization(owner, name, link)
@@ -294,7 +299,7 @@ def _register(owner: nn.Module, name: str, links: list[nn.Module], init: Init) -
 
 
 def _of_others(owner: nn.Module, name: str) -> list[str]:
-    """Return the names of constraints of torch and geotorch that a tensor has."""
+    """Return the names of the constraints of torch and geotorch that act on a tensor."""
     links: Any = owner.parametrizations[name] if is_parametrized(owner, name) else ()  # type: ignore[index]
     kinds = [(type(link).__module__.split(".")[0], type(link).__name__) for link in links]
     return [
@@ -305,7 +310,7 @@ def _of_others(owner: nn.Module, name: str) -> list[str]:
 
 
 def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
-    """Replace the weight by a member of another library's set, unless it is one already."""
+    """Fill the weight with a member of another library's set; a weight that is a member already stays."""
     if has_no_values(weight):
         return
     if from_sample:

@@ -1,4 +1,4 @@
-"""Registration of weights that stay plain parameters and are projected after each step."""
+"""Registration of weights that stay ordinary parameters and are projected after each optimizer step."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def hold(
 
 
 def _plain_weight(owner: nn.Module, name: str, chain: list[Any]) -> Tensor:
-    """Return the parameter of this name; raise if no optimizer can hold it."""
+    """Return the parameter of this name; raise if it cannot be projected after optimizer steps."""
     kind, weight = type(owner).__name__, owner._parameters.get(name)
     remedy = "Leave out the optimizer, to hold the weight by a map"
     if len(chain) > 1 or not isinstance(chain[0], Parametrization):

@@ -1,4 +1,4 @@
-"""Modules that own weights: their gates and kernels, and checks that a constraint would hold."""
+"""The modules that own weights: their gates and kernels, and checks that a constraint would hold there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-# Number of blocks of rows in the tensors whose names begin with one of these strings.
+# For each class: the beginnings of names of tensors, and the number of blocks of rows in these tensors.
 _GATES: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     nn.LSTM: (("weight_hh", "weight_ih"), 4),
     nn.LSTMCell: (("weight_hh", "weight_ih"), 4),
@@ -54,7 +54,7 @@ def is_kernel(owner: nn.Module, name: str) -> bool:
 
 
 def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int | None) -> None:
-    """Raise for modules that use a weight other than the constrained one."""
+    """Raise for a module whose forward pass would use another weight than the constrained weight."""
     kind = type(owner).__name__
     if isinstance(owner, torch.jit.ScriptModule):
         raise ValueError(
@@ -98,7 +98,7 @@ def check_kind(owner: nn.Module, name: str, chain: list[nn.Module], gates: int |
 
 
 def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None:
-    """Raise for a convolution whose kernel is no matrix, unless all constraints take every kernel."""
+    """Raise for a convolution whose kernel is not a matrix, unless all constraints take such kernels."""
     kind = type(owner).__name__
     known = [link for link in chain if isinstance(link, Parametrization)]
     if len(known) < len(chain):
@@ -140,7 +140,7 @@ def _check_kernel(owner: Any, chain: list[nn.Module], gates: int | None) -> None
             )
 
 
-#: The values of ``convolutions``.
+#: The allowed values of a constraint's attribute ``convolutions``.
 _ACTS_ON = ("matrix", "entries", "layer")
 _OWN = (
     "A constraint of your own on the entries or rows of the matrix (output channels, input channels * kernel "
@@ -167,7 +167,7 @@ def _check_padding(owner: Any) -> None:
 
 
 def repeats_results(owner: Any) -> bool:
-    """Return whether a convolution pads circularly by so much that outputs repeat."""
+    """Return whether a convolution's circular padding is so large that outputs are repeated."""
     if owner.padding_mode != "circular" or isinstance(owner.padding, str):
         return False
     return any(2 * p > r for p, r in zip(owner.padding, _reach(owner), strict=True))
@@ -181,6 +181,6 @@ def strides_of(owner: Any) -> tuple[int, ...]:
     """Return the strides that count for a convolution's norm; see :mod:`spectral_param._eigen.symbol`."""
     if owner.padding_mode == "circular":
         # Across the edge of a circular image, two outputs are closer than a stride, unless the stride divides
-        # the size of the image.
+        # the size of the image. So a stride of 1 is assumed, which gives a bound for every size.
         return (1,) * len(owner.stride)
     return tuple(s // math.gcd(s, d) for s, d in zip(owner.stride, owner.dilation, strict=True))

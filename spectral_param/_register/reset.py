@@ -46,7 +46,8 @@ def _renewing(reset: Callable[[nn.Module], object]) -> Callable[[nn.Module], Non
                 )
         # A cell of spectral_param.nn initializes its recurrent matrix itself.
         starts = [links for name, links in chains.items() if name not in getattr(self, "_starts_itself", ())]
-        for links in starts:  # Before reset, which reads the weight: originals may lack values.
+        # The restart comes first, because reset reads the weight, whose originals may have no values yet.
+        for links in starts:
             links[0].restart(*originals_of(links))
         reset(self)
 

@@ -1,4 +1,4 @@
-"""Snapshot of a module before registration, restored if registration fails."""
+"""A snapshot of a module before registration, which is restored if registration fails."""
 
 from __future__ import annotations
 

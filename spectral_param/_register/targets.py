@@ -47,7 +47,7 @@ def targets_of(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module, st
 
 @contextlib.contextmanager
 def naming(full: str, pattern: str) -> Iterator[None]:
-    """Add the full name of the tensor to an error, unless it is the pattern itself."""
+    """Add the full name of the tensor to an error, unless this name is the pattern itself."""
     try:
         yield
     except ValueError as error:
@@ -77,7 +77,7 @@ def names_of(module: nn.Module, weight: Tensor | None) -> list[tuple[nn.Module, 
 
 
 def check_one_name(module: nn.Module, owner: nn.Module, name: str) -> None:
-    """Raise for a tied tensor: its other name would stay unconstrained."""
+    """Raise for a tied tensor, because the forward pass could read it unconstrained by its other name."""
     kind, weight = type(owner).__name__, owner._parameters.get(name, owner._buffers.get(name))
     aliases = [full for part, other, full in names_of(module, weight) if part is not owner or other != name]
     if aliases:

@@ -1,4 +1,4 @@
-"""A conformance suite for parametrizations: the contracts that every constraint has to keep.
+"""A conformance suite for parametrizations, which checks the contracts that every constraint has to keep.
 
 >>> class Skew(spectral_param.Parametrization):
 ...     def reference(self, T):
@@ -21,9 +21,10 @@
 >>> spectral_param.testing.check_constraint(lambda shape: Skew())
 
 A check that fails raises an ``AssertionError`` that names the check, the shape and the dtype, and says what
-was expected. If the constraint itself raised an error, this error is the cause of the ``AssertionError``. A
-:class:`Case` says more than a function does: the members of the set, the shapes and dtypes to test, and the
-checks that are expected to fail. With pytest, each check is a test of its own::
+was expected. If the constraint itself raised an error, this error is the cause of the ``AssertionError``.
+Instead of a function, you can pass a :class:`Case`. A case can also describe the members of the set, the
+shapes and dtypes to test, and the checks that are expected to fail. pytest can run each check as a separate
+test::
 
     @spectral_param.testing.parametrize_with_checks([case])
     def test_contract(check):

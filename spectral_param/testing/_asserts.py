@@ -24,12 +24,12 @@ def assert_all_close(actual: Iterable[Tensor], expected: Iterable[Tensor], atol:
 
 
 def varied(W: Tensor, G: Tensor) -> Tensor:
-    """Return a function of W that is not constant on matrices of given norms, such as orthogonal ones."""
+    """Return a number that depends on W even among matrices of equal norms, such as orthogonal matrices."""
     return (W * G.to(W.device)).abs().square().sum()
 
 
 def assert_not_zero(gradients: Sequence[Tensor], shape: Shape) -> None:
-    """Assert that a gradient is not zero, unless members may be isolated points, as 1 x 1 members are."""
+    """Assert that a gradient is not zero, except for n = 1, where members may be isolated points."""
     largest = max(map(largest_entry, gradients))
     assert min(shape[-2:]) == 1 or largest > 1e-3, f"expected a gradient that is not zero, got {largest:.1e}"
 

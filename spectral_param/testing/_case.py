@@ -30,27 +30,30 @@ class Case:
         name: The name in reports.
         make: Returns a new parametrization for a weight of the given shape.
         member: Returns a random weight of the given shape and dtype that satisfies the constraint. The weight
-            can be a stack of gates, of shape ``(4·n, n)``. By default, registration projects a random weight.
+            can be a stack of gates, of shape ``(4·n, n)``. By default, a member is a random weight after
+            registration.
         violation: Returns how far a weight is from satisfying the constraint, relative to the size of the
-            weight; 0 for members. One number, or one for each matrix or row. The weight can be a stack of
-            gates. By default, 0 for a weight that can be assigned, and infinity for a weight that is refused.
+            weight; 0 for members. The result is one number, or one number for each matrix or row. The weight
+            can be a stack of gates. By default, the result is 0 for a weight that can be assigned, and
+            infinity for a weight that is refused.
         outside: Returns a weight of the given shape and dtype that does not satisfy the constraint. None, the
-            default, if all weights satisfy the constraint, or if the parametrization does not check it.
-        recovers: Whether ``right_inverse`` finds originals for every member. If not, ``init="paper"`` starts
-            the weight, only the present weight can be assigned, and ``violation`` has to be given.
+            default, if all weights satisfy the constraint, or if the parametrization accepts all weights.
+        recovers: Whether ``right_inverse`` finds originals for every member. If ``recovers`` is False,
+            ``init="paper"`` starts the weight, only the present weight can be assigned, and ``violation`` has
+            to be given.
         dtypes: The supported dtypes.
         shapes: The shapes to test: square matrices and stacks of gates.
-        rectangles: More shapes: matrices that are not square, single or in a batch. If there are none, a
-            rectangle has to raise an error, so name some for a constraint with ``shapes = "tall"`` or
-            ``"any"``.
-        holds_far: Whether the constraint holds to rounding for all finite originals.
-        variant: Whether this case is another mode of a parametrization that already has a case. Then only the
-            checks that depend on the mode are run.
+        rectangles: More shapes to test: matrices that are not square, single or in a batch. If ``rectangles``
+            is empty, a rectangular weight has to raise an error. So name some rectangles for a constraint
+            with ``shapes = "tall"`` or ``"any"``.
+        holds_far: Whether the constraint holds up to rounding for all finite originals.
+        variant: Whether this case is another mode of a parametrization that already has a case. For a
+            variant, only the checks that depend on the mode are run.
         expected_failed_checks: Checks that are expected to fail: their names without ``check_``, each with
-            the reason. A check that is expected to fail and passes is an error: remove its name.
+            the reason. If such a check passes, this counts as an error, and its name must be removed.
 
     Raises:
-        ValueError: If ``expected_failed_checks`` names something that is no check.
+        ValueError: If ``expected_failed_checks`` contains a name that no check has.
     """
 
     name: str
@@ -66,11 +69,13 @@ class Case:
     variant: bool = False
     expected_failed_checks: Mapping[str, str] = field(default_factory=dict)
 
-    # The names of all checks. ``_suite`` sets them, because the checks import this class.
+    # The names of all checks. The module ``_suite`` sets this attribute, because the checks import this
+    # class.
     checks: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        # Bound to this case here, so that dataclasses.replace(case, make=...) binds the defaults anew.
+        # The default functions are bound to this case here, so that dataclasses.replace(case, make=...) binds
+        # them to the new case.
         for name, default in (("member", _registered), ("violation", _refused)):
             given = getattr(self, name)
             if given is None or getattr(given, "func", None) is default:
@@ -162,6 +167,6 @@ def train_steps(module: nn.Module, shape: Shape, dtype: torch.dtype, steps: int)
 def draw(
     shape: Shape, dtype: torch.dtype, like: nn.Module | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return normal numbers, drawn on the host and moved to the device of ``like``."""
+    """Return standard normal numbers, drawn on the host and moved to the device of ``like``."""
     drawn = torch.randn(shape, dtype=dtype, device="cpu", generator=generator)
     return drawn if like is None else drawn.to(next(like.parameters()).device)

@@ -32,8 +32,8 @@ def check_gradients(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """First and second derivatives, forward mode included, agree with finite differences.
 
     Finite differences need double precision. The first derivatives of a small weight are compared entry by
-    entry. All other derivatives are compared along a random direction; a wrong derivative differs there with
-    probability 1.
+    entry. All other derivatives are compared along a random direction, along which a wrong derivative differs
+    with probability 1.
     """
     module = holder(case, case.member(shape, dtype))
     train_steps(module, shape, dtype, steps=1)
@@ -69,7 +69,7 @@ def check_cached(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_repeated_reads(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """Edits of the weight that one read returned do not affect the next read; edits of the originals do."""
+    """Edits of a weight that was read do not affect the next read; edits of the originals affect it."""
     module = holder(case, case.member(shape, dtype))
     first = module.weight.detach().clone()
     with torch.no_grad():
@@ -116,7 +116,7 @@ def check_torch_func(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A write to originals or buffers at any point of a read leaves later reads right."""
+    """If originals or buffers are written to during a read, later reads are right."""
     registered = holder(case, case.member(shape, dtype))
     for name, early, what in itertools.product(
         ("evaluate", "reference"), (True, False), ("originals", "buffers")
@@ -130,7 +130,7 @@ def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> N
         with torch.no_grad():
             module.weight  # noqa: B018
         delattr(constraint, name)
-        if what == "originals":  # A buffer may determine the set.
+        if what == "originals":  # A write to a buffer may change the set itself.
             assert_inside(case, module.weight, f"read after a write in {name}")
         fresh = copy.deepcopy(constraint)
         atol = 100 * tolerance(dtype, shape[-1]) * max(1.0, largest_entry(module.weight.detach()))
@@ -139,7 +139,7 @@ def check_write_during_a_read(case: Case, shape: Shape, dtype: torch.dtype) -> N
 
 
 def _disturbed(function: Callable[..., Any], early: bool, tensors: Sequence[Tensor]) -> Callable[..., Any]:
-    """Return ``function`` with a write to originals or buffers before or after it."""
+    """Return ``function`` with a write to ``tensors``, before the call if ``early``, else after the call."""
 
     def disturbed(*args: Any, **kwargs: Any) -> Any:
         result = None if early else function(*args, **kwargs)
@@ -161,7 +161,7 @@ def check_gradient_of_the_read(case: Case, shape: Shape, dtype: torch.dtype) -> 
     G = draw(shape, dtype)
     trained = holder(case, case.member(shape, dtype))
     train_steps(trained, shape, dtype, steps=1)
-    for reads in (1, 2):  # The first read, and a second one, which takes the weight from the memory.
+    for reads in (1, 2):  # The second read returns the weight that the first read stored.
         for what in ("originals", "buffers"):
             module = copy.deepcopy(trained)
             tensors = originals(module)

@@ -57,10 +57,10 @@ def check_bad_input(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         torch.zeros(0, 0, dtype=dtype, device="cpu"),
         torch.zeros(n, n, dtype=torch.int64, device="cpu"),
     ]
-    if n > 1 and not case.rectangles:  # For n = 1, two rows are two gates.
+    if n > 1 and not case.rectangles:  # For n = 1, two rows would be two gates.
         bad.append(torch.zeros(n + 1, n, dtype=dtype, device="cpu"))
     for weight in bad:
-        given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may replace the values.
+        given = f"{weight.dtype} of shape {tuple(weight.shape)}"  # Registration may change `weight`.
         module = nn.Module()
         module.register_buffer("weight", weight)
         raised = False

@@ -1,4 +1,4 @@
-"""Checks of the set: its members, distances, projections, refused weights, and the start of training."""
+"""Checks of a constraint's set: members, distances, projections, refused weights, the start of training."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from spectral_param.testing._case import (
 def check_right_inverse(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """``forward(right_inverse(W)) == W`` for a member W, at registration and at assignment.
 
-    If ``case.recovers`` is False, registration starts from some member. Afterwards the present weight can be
-    assigned, and other weights are refused.
+    If ``case.recovers`` is False, registration may replace W by another member. Afterwards the present weight
+    can be assigned, and other weights are refused.
     """
     first = case.member(shape, dtype)
     module = holder(case, first)
@@ -91,8 +91,8 @@ def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """A projected weight has the distance 0, keeps its bits if projected again, and can be assigned.
 
     Weights that the constraint refuses are skipped. A weight that no scaling brings into the set (a nilpotent
-    matrix, if the set has one spectral radius) may be left unchanged, outside the set. If the case does not
-    recover members, the present weight has to pass the check, and other weights have to raise
+    matrix, if all members have the same spectral radius) may be left unchanged, outside the set. If
+    ``case.recovers`` is False, only the present weight has to pass the check, and other weights have to raise
     ``InManifoldError``.
     """
     module = holder(case, case.member(shape, dtype))
@@ -121,7 +121,8 @@ def check_set(case: Case, shape: Shape, dtype: torch.dtype) -> None:
             assert_inside(case, P, what, max(1.0, largest_entry(P)))
             other = copy.deepcopy(module)
             other.weight = P  # type: ignore[assignment]
-            # The map may be flat on the boundary of the set, and a certificate multiplies rounding errors.
+            # The limit is loose, because the map may be flat on the boundary of the set, and because a
+            # certificate multiplies rounding errors.
             limit = max(1e-6, 10 * tolerance(dtype, max(shape[-2:]))) * max(1.0, largest_entry(P))
             assert_close(other.weight, P, max(limit, _resolution(constraint, P)), f"assigned {what}")
     assert torch.equal(module.weight, present), "expected project and distance to change nothing"
@@ -143,15 +144,15 @@ def _hard(shape: Shape, dtype: torch.dtype) -> dict[str, Tensor]:
 def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     """Very large and very small weights can be projected, also by an optimizer after a step.
 
-    A random weight W is multiplied by c from 2⁻¹⁰⁰ to 2¹⁰⁰; in double precision also by 2⁻⁶⁰⁰ and 2⁶⁰⁰, whose
-    squares vanish or overflow. The projections for all large c have to agree, and the projections for all
-    small c, too. If a set contains all multiples of its members, the projection of cW may be c times the
-    projection of W instead.
+    A random weight W is multiplied by numbers c from 2⁻¹⁰⁰ to 2¹⁰⁰; in double precision also by 2⁻⁶⁰⁰ and
+    2⁶⁰⁰, whose squares underflow or overflow. The projections for all large c have to agree, and so do the
+    projections for all small c. If a set contains all multiples of its members, the projection of cW may
+    instead be c times the projection of W.
     """
     member = case.member(shape, dtype)
     constraint, W = list_of(holder(case, member))[0], draw(shape, dtype)
     assert isinstance(constraint, Parametrization)
-    if _projection(constraint, W) is None:  # Entries of both signs are refused.
+    if _projection(constraint, W) is None:  # The constraint refuses negative entries.
         W = W.abs()
     found = {}
     double = (-600, 600) if dtype in (torch.float64, torch.complex128) else ()
@@ -172,7 +173,7 @@ def check_any_size(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def _put_back(case: Case, W: Tensor) -> Tensor | None:
-    """Return the weight after a step of an optimizer that holds it; None if no optimizer can hold it."""
+    """Return W after an optimizer step has put it back into the set; None if the constraint forbids this."""
     module = Holder(W.clone())
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     shape = tuple(W.shape)
@@ -188,14 +189,14 @@ def _put_back(case: Case, W: Tensor) -> Tensor | None:
 
 
 def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``tangent`` is the orthogonal projection of changes on the tangent space of the set.
+    """``tangent`` projects changes of the weight orthogonally onto the tangent space of the set.
 
     ``tangent`` is linear, idempotent and self-adjoint, both for the active parts of the boundary and for all
     parts. A tangent step of length t leaves the set by about t², and the step between two close members is
     nearly tangent.
     """
     constraint: Any = list_of(holder(case, case.member(shape, dtype)))[0]
-    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on the boundary, if any
+    W = constraint.near(5 * constraint._matrices(case.member(shape, dtype)))  # on a boundary, if any
     D, E = (torch.randn_like(W) for _ in range(2))
     limit = 100 * tolerance(dtype, max(W.shape[-2:]))
 
@@ -213,7 +214,7 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     along = [float(constraint.outside(W + t * P, 0.0)[0].abs().max()) for t in (1e-3, 1e-4)]
     assert along[1] <= 0.02 * along[0] + limit, f"tangent: expected to leave the set by squares, got {along}"
     if constraint.active(W, D) is not None:
-        return  # The check below needs steps along the boundary.
+        return  # W is on a boundary, and steps into the interior are not tangent.
     # A small step from one member to another is tangent, up to terms of second order.
     missing = []
     for t in (1e-3, 1e-4):
@@ -222,12 +223,13 @@ def check_tangent(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert missing[1] <= 0.02 * missing[0] + limit, f"tangent: expected steps between members, got {missing}"
 
 
-#: Weights without a multiple in some sets. Such a weight is a member, or a projection leaves it unchanged.
+#: Names of the weights W of which some sets contain no multiple c W. Such a weight is either a member, or a
+#: projection leaves it unchanged.
 _WITHOUT_SIZE = ("nilpotent", "zero")
 
 
 def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
-    """Return the projection; None if the constraint refuses the weight, for instance its negative entries."""
+    """Return the projection; None if the constraint refuses W, for instance because of negative entries."""
     try:
         return constraint.project(W)
     except ValueError as error:
@@ -237,7 +239,7 @@ def _projection(constraint: Parametrization, W: Tensor) -> Tensor | None:
 
 
 def _resolution(constraint: Parametrization, W: Tensor) -> float:
-    """Return how much rounding may change the distance; a read may scale a member by as much."""
+    """Return by how much rounding may change the distance of W. A read may scale W by the same amount."""
     trial, X = constraint._trial(W)
     resolution = trial.outside(X, torch.finfo(W.dtype).eps)[1]
     return float(resolution.max() if isinstance(resolution, Tensor) else resolution)
@@ -260,7 +262,7 @@ def _assert_unknown(constraint: Parametrization, W: Tensor) -> None:
 
 
 def check_paper_start(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """``init="paper"`` starts in the set, and the originals have at least one entry per free parameter."""
+    """With ``init="paper"`` the weight starts in the set; the originals have an entry per free parameter."""
     parametrization = case.make(shape)
     assert isinstance(parametrization, Parametrization)
     module = Holder(case.member(shape, dtype))
@@ -287,7 +289,7 @@ def check_constraint_holds(case: Case, shape: Shape, dtype: torch.dtype) -> None
 
 
 def check_large_originals(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The constraint holds for originals far from the start, to rounding of the weight's entries."""
+    """The constraint holds for originals far from the start, up to rounding of the weight's entries."""
     for scale in (10.0, 1e2, 1e4):
         module = holder(case, case.member(shape, dtype))
         train_steps(module, shape, dtype, steps=1)

@@ -87,13 +87,13 @@ def _in_a_layer(case: Case, shape: Shape, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """A contract, and what it depends on.
+    """A check of a contract, and the axes that the contract depends on.
 
     Attributes:
         function: Takes a case, a shape and a dtype. Raises an ``AssertionError`` if the contract is broken.
         axes: Which of ``"shape"`` (even, odd, a batch, not square), ``"gates"``, ``"dtype"`` and ``"mode"``
             may decide whether the contract holds. The check runs on pairs of a shape and a dtype: every value
-            of these axes occurs in a pair, but only two values of each other axis. Slow checks have
+            of these axes occurs in a pair, but only two values of each other axis. Slow checks also have
             ``"few"``, which tests two of the rectangles, or ``"once"``, which tests a single pair, different
             from case to case.
         applies: Whether the contract is meant for a case, shape and dtype.
@@ -129,7 +129,7 @@ class Trial:
 
     @property
     def expected_failure(self) -> str | None:
-        """Why the check is expected to fail, or None."""
+        """The reason why the check is expected to fail; None if it is expected to pass."""
         return self.case.expected_failed_checks.get(str(self.check))
 
     def __call__(self) -> None:
@@ -198,7 +198,7 @@ def conformance(case: Case, *, thorough: bool = False) -> list[Trial]:
     for check in CHECKS:
         if case.variant and "mode" not in check.axes and not (thorough and "once" in check.axes):
             continue
-        # Which dtype a shape is paired with differs from case to case and from check to check.
+        # `turn` makes the pairs of shapes and dtypes differ from case to case and from check to check.
         turn = zlib.crc32(f"{case.name} {check}".encode())
         square, rectangles = (
             [(s, d) for s in shapes for d in case.dtypes if check.applies(case, s, d)]
@@ -214,7 +214,7 @@ def conformance(case: Case, *, thorough: bool = False) -> list[Trial]:
             chosen = _paired(square, axes, turn)
             shapes = _distinct(s for s, _ in rectangles)
             dtypes = _turned(_distinct(d for _, d in rectangles), turn)
-            # The first rectangle, a few, or all of them.
+            # Take the first rectangle, two rectangles, or all rectangles.
             if "few" in axes:
                 shapes = _turned(shapes, turn)[:2]
             elif not axes & {"shape", "gates"}:
@@ -236,7 +236,7 @@ def _turned(values: list[_T], turn: int) -> list[_T]:
 def _paired(
     possible: list[tuple[Shape, torch.dtype]], axes: frozenset[str], turn: int
 ) -> list[tuple[Shape, torch.dtype]]:
-    """Return pairs in which each value of the given axes occurs, and two values of each other axis."""
+    """Return pairs in which each value of the given axes occurs, but only two values of each other axis."""
     shapes, dtypes = _distinct(s for s, _ in possible), _distinct(d for _, d in possible)
     stacked = [shape for shape in shapes if shape[-2] != shape[-1]]
     square = [shape for shape in shapes if shape not in stacked]
@@ -245,7 +245,7 @@ def _paired(
     else:
         shapes = square[:1] + stacked[:1]
     if "dtype" not in axes:
-        # If possible, a real and a complex dtype of different precision.
+        # If possible, take a real and a complex dtype of different precision.
         dtypes = sorted(dtypes, key=lambda d: d not in (torch.float64, torch.complex64))[:2]
     count = max(len(shapes), len(dtypes)) if shapes else 0
     pairs = zip(itertools.cycle(shapes), itertools.cycle(_turned(dtypes, turn)), strict=False)

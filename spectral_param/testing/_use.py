@@ -37,7 +37,7 @@ def check_state_dict(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_deepcopy(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A deep copy, made after a forward pass, is equal and independent."""
+    """A deep copy, made after a forward pass, is equal to the module and independent of it."""
     module = holder(case, case.member(shape, dtype))
     before = module.weight.detach().clone()
     clone = copy.deepcopy(module)
@@ -75,7 +75,7 @@ def check_to(case: Case, shape: Shape, dtype: torch.dtype) -> None:
         torch.complex128: torch.complex64,
     }[dtype]
     with warnings.catch_warnings():
-        # Module.to warns when it converts real tensors of a complex module to complex ones.
+        # Module.to warns when it converts real tensors of a complex module to complex tensors.
         warnings.simplefilter("ignore", UserWarning)
         module.to(other)
     assert module.weight.dtype == other, f"expected {other}, got {module.weight.dtype}"
@@ -116,7 +116,7 @@ def check_compile(case: Case, shape: Shape, dtype: torch.dtype) -> None:
 
 
 def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """A program exported or traced in training reads the present originals, with operators of torch alone."""
+    """A program exported or traced in training reads the present originals and calls only torch operators."""
     module = holder(case, case.member(shape, dtype))
     x = draw((*shape[:-2], shape[-1], 2), dtype, module)
     exported = torch.export.export(module, (x,))
@@ -138,7 +138,7 @@ def check_export(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     assert_close(program(x), expected, atol, "exported program")
 
 
-# The beginnings of the names of torch's own operators, in both kinds of programs.
+# The beginnings of the names of torch's own operators, in exported and in traced programs.
 _OF_TORCH = ("aten.", "<built-in function getitem>", "aten::", "prim::")
 
 
@@ -179,7 +179,7 @@ def _weight_of(averaged: AveragedModel) -> Tensor:
 
 
 def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
-    """The mean of two models, buffers included, is in the set; the mean of equal models equals them."""
+    """The mean of two models, buffers included, is in the set; the mean of equal models has their weight."""
     first, second = (holder(case, case.member(shape, dtype)) for _ in range(2))
     other = copy.deepcopy(first)
     try:
@@ -195,7 +195,7 @@ def check_averaging(case: Case, shape: Shape, dtype: torch.dtype) -> None:
     for _ in range(100):
         averaged.update_parameters(first)
     expected = first.weight.detach()
-    # A moving average of equal numbers ends within eps/(1 - 0.9) of them.
+    # A moving average of a constant differs from this constant by at most eps/(1 - 0.9).
     atol = 10 * tolerance(dtype, shape[-1]) * max(1.0, largest_entry(expected))
     assert_close(_weight_of(averaged), expected, atol, "mean of equal models")
     assert_inside(case, _weight_of(averaged), "mean of equal models")
