@@ -5,13 +5,13 @@ For every frequency ω on the grid of :mod:`spectral_param._eigen.symbol`, let �
 frequency of the last step, and at every frequency that turns out to have a larger norm. B is the largest of
 these upper bounds. Frequencies with b(ω) ≤ B need no work.
 
-**Carried bounds.** Let the new kernel be a multiple of the last step's kernel plus a difference D. By Weyl's
+**Carried bounds.** Let the new kernel be f ≥ 0 times the last step's kernel plus a difference D. By Weyl's
 inequality, D changes σ(ω) by at most the *move* ‖D̂(ω)‖, and
 
 .. math:: ‖\hat D(ω)‖_F^2 = \sum_{qq'} ⟨D_q, D_{q'}⟩ e^{-i (q - q')·ω}
 
 needs only one product, that of the matrix of all taps of D with its adjoint, for all frequencies together. So
-each step multiplies b(ω) by the factor of the multiple, and adds the move. Most frequencies need no work in
+each step multiplies b(ω) by f, and adds the move. Most frequencies need no work in
 most steps, because their norms lie several moves below the largest norm.
 
 **Proofs.** For each ω with b(ω) > B, G(ω) = K̂K̂ᴴ is computed in single precision. If there are many such

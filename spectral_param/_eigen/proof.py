@@ -121,7 +121,7 @@ def has_radius_below(T: Tensor, bound: float) -> bool:  # (n, n)
         power = power * 2.0**-exponent
         for _ in range(_POWERS):
             size = float(norm(power))
-            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding errors of these numbers.
+            if 1.001 * (size + error) < bound:  # 1.001 covers the rounding of both sums.
                 return True
             error = (2 * size + error) * error + rounding * size * size
             bound *= bound

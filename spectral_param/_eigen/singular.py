@@ -262,8 +262,8 @@ def of_pair(T: Tensor, known: Pair) -> Map:
 def divided_by_norm(T: Tensor, pair: Pair, c: Tensor) -> Map:
     r"""Return the map T -> W = f T with f = c/σ, for a T outside transforms and graphs and σ > 0.
 
-    If T (m, n) has m < n, the pair belongs to the transpose of T. c is on the host, and counts as a constant:
-    it gets no gradient. With the gradient G of W,
+    If T (m, n) has m < n, ``pair`` holds σ and the right singular vector of Tᵀ. c is on the host, and counts
+    as a constant: it gets no gradient. With the gradient G of W,
 
     .. math:: g_T = f\, (G - \mathrm{Re}⟨T, G⟩/σ\; u v^H).
     """

@@ -78,8 +78,8 @@ class Solver:
             The triple is ``(λ, u, v)`` as complex tensors on the device of T, of shapes ``()``, ``(n,)`` and
             ``(n,)``: T u = λ u and vᴴ T = λ vᴴ with unit vectors. λ is accurate to working precision, the
             vectors at least to the square root of this precision. ``is_regular`` says whether λ is known to
-            be simple and not zero. A solver may always return False, but the weight is then computed more
-            slowly. If T is not finite, all of the triple is NaN.
+            be simple and not zero. A solver may return False for every matrix; the weight is then
+            computed more slowly. If T is not finite, all of the triple is NaN.
         """
         return leading_eigentriple(T), None
 

@@ -161,7 +161,8 @@ class Bounded(Parametrization):
             assert has_no_values(T), "'present' is a number from the first weight with values on"
             value = _KINDS[name].default
         if isinstance(value, Tensor) and isinstance(T, FakeTensor) != isinstance(value, FakeTensor):
-            # PyTorch does not combine fake and real tensors, so the default stands for the bound.
+            # PyTorch does not combine fake and real tensors, so the default number of
+            # this kind of bound is used in place of the bound.
             value = _KINDS[name].default
         if not isinstance(value, Tensor):
             # The number is created on the device, because a copy from the host would make the host wait.

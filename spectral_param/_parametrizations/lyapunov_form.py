@@ -84,9 +84,9 @@ class LyapunovForm(Searched, Bounded):
     "Recurrent equilibrium networks" (2023); Gillis and Sharma, "On computing the distance to stability for
     matrices using linear dissipative Hamiltonian systems" (2017).
 
-    A step takes one Cholesky factorisation, one solve and some matrix products. No eigenvalues are computed.
-    In training the weight can reach the bound and leave the bound again, but slowly: on the bound, the map's
-    derivative towards the inside is zero, as for every smooth map onto this set. (With
+    Computing W takes one Cholesky factorisation, one solve and some matrix products. No eigenvalues are
+    computed. In training the weight can reach the bound and leave the bound again, but slowly: on the bound,
+    the map's derivative towards the inside is zero, as for every smooth map onto this set. (With
     ``SpectralRadiusNorm(mode="at_most")`` the weight gets stuck at the bound.) To train along the bound, take
     ``SpectralRadiusNorm(r, "at_most")`` with ``optimizer=``, which projects the weight after each step. Take
     :class:`SpectralRadiusNorm` for ρ(W) = r exactly, and :class:`SchurForm` to know or bound each eigenvalue.
@@ -409,7 +409,11 @@ class LyapunovForm(Searched, Bounded):
     # The diagonal metric ---------------------------------------------------------------------------
 
     def near(self, W: Tensor, eps: float | None = None) -> Tensor:
-        """Return the members that the search finds; after an optimizer step, return a scaled or shifted W."""
+        """Return members near W. Without ``eps``, :meth:`search` finds the members.
+
+        ``eps`` is given after an optimizer step, and only with the diagonal metric. Then matrices outside the
+        set are scaled into the set, or shifted in continuous time; members stay unchanged.
+        """
         if eps is None:
             return super().near(W)
         exact = to_double(W.detach().cpu())

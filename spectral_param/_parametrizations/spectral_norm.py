@@ -126,7 +126,8 @@ class SpectralNorm(Measured):
         solver: Solver | Name = "auto",
     ) -> None:
         super().__init__("norm", norm, mode=(mode, Mode))
-        # Followers are not part of the constraint's state, because they change the weight only by rounding.
+        # Set through `vars`, which does not count as a change of the constraint (see memory.py): the content
+        # of a follower changes the weight only by rounding errors.
         vars(self).update(tracking=NormFollower(solver), kernels=KernelFollower(solver))
 
     @property

@@ -103,7 +103,7 @@ class Stochastic(Parametrization):
         return torch.randn_like(like)
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
-        """Return m(n - 1) for each m x n matrix."""
+        """Return the sum of m(n - 1) over all m x n matrices; 0 if T is not trained."""
         return is_trained(T) * (T.numel() - T[..., 0].numel())
 
     def extra_repr(self) -> str:

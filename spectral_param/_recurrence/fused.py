@@ -338,7 +338,10 @@ class Backward:
             self.bias = total if self.bias is None else self.bias.add_(total)
 
     def _adjoint(self, h: Tensor, moduli: Tensor | None, out: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the factor of G (in ``out``; None for 1) and the factor of conj(G) (None for 0) of σ'*."""
+        """Return α and β with σ'*(G) = αG + β conj(G).
+
+        None stands for α = 1, and for β = 0. Otherwise α is written to ``out``.
+        """
         if self._nonlinearity == "identity":
             return None, None
         if self._nonlinearity == "tanh":

@@ -37,10 +37,10 @@ maps singular values in [l, 1] into [l', 1], where l' is the smaller one of the 
 is Chen and Chow, "A stable scaling of Newton-Schulz for improving the sign function computation of a
 Hermitian matrix", 2014. Chen and Chow also give the upper limit of ρ. (Without the limit, σ = 1 would be
 mapped to almost zero, and lost in rounding.) An iteration multiplies a small l by 2.5. So l alone determines
-the number of iterations, before W is known. The last iteration is of third order, as above. A singular value
-of zero would stay zero, so a fixed perturbation of the size of the rounding error is first added to W. One W
-in thousands still has a singular value below l after the perturbation. Then the returned distance of the
-result from the set is larger than rounding.
+the number of iterations, before W is known. The last iteration is the one of third order that is used near
+the set. A singular value of zero would stay zero, so a fixed perturbation of the size of the rounding error
+is first added to W. One W in thousands still has a singular value below l after the perturbation. Then the
+returned distance of the result from the set is larger than rounding.
 """
 
 from __future__ import annotations

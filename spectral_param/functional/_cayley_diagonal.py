@@ -101,7 +101,7 @@ def _largest(A: Tensor, allowed: Tensor | None, above: Tensor) -> tuple[int, int
 
 
 def _flip(A: Tensor, d: Tensor, pair: tuple[int, int]) -> None:
-    """Flip d_i and d_j, and update A accordingly, in place."""
+    """Change the signs of d_i and d_j, and replace A by the A of the new d, in place."""
     E = list(pair)
     d[E] *= -1
     columns, rows = -A[:, E], A[E]

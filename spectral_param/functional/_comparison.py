@@ -88,8 +88,8 @@ def comparison_root(layers: Sequence[Layer], goal: float | None = None, start: A
 
     Args:
         layers: The comparison functions of the layers.
-        goal: The search stops once the least rate is known to be at most, or above, this number. (For every
-            d, the least rate is at least min_i g(d)_i/d_i.)
+        goal: The search stops once it is proven whether the least rate is at most this number. (The least
+            rate is above the goal if some d has min_i g(d)_i/d_i above the goal.)
         start: A first d. The rate of the result is at most the rate of this d.
     """
     size = sum(len(layer.linear) for layer in layers)

@@ -83,7 +83,7 @@ def evaluate(X: Tensor, rate: float | Tensor, condition: float, eps: float) -> M
     W, *found = _value(exact, rate / _rounding_factor(X, eps), condition)
     if exact is not X:
         W = W.to(X.dtype)
-        if found[-1] is None:  # H is well conditioned, so the gradient is computed in the dtype of X.
+        if found[-1] is None:  # None: H is well conditioned. The gradient is computed in the dtype of X.
             found = [X, *(t.to(X.dtype) for t in found[1:-1]), None]
 
     def pull_back(G: Tensor, _: tuple[bool, ...]) -> tuple[Tensor]:

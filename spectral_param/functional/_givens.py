@@ -304,7 +304,13 @@ def _undo_right(W: Array, p: int, rows: range) -> tuple[float, float]:
 
 
 def _undo_left(W: Array, p: int, columns: list[int]) -> tuple[float, complex]:
-    """Find G = diag(1, e^{iψ}) R(θ, 0) from the largest column, replace W by GᴴW, return θ and e^{iψ}."""
+    """Find G = diag(1, e^{iψ}) R(θ, 0) that undoes a rotation of rows p and p + 1.
+
+    G is found from the one of ``columns`` with the largest entries in these rows, which are multiplied by Gᴴ.
+
+    Returns:
+        θ and e^{iψ}.
+    """
     pairs = (W[p : p + 2, column].tolist() for column in columns)
     a, b = max(pairs, key=lambda pair: abs(pair[0]) + abs(pair[1]))
     theta, e = _angle_and_phase(b, a)

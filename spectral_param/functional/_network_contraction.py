@@ -127,8 +127,8 @@ def _in_max_norm(chain: list[Weights]) -> tuple[float | None, list[Array]]:
 def _start(chain: list[Weights]) -> Array | None:
     """Return a first scaling d of all layers, from the d of each layer.
 
-    The d of each later layer is multiplied by a further factor 1e4, so that the inputs from the layer before
-    have little weight.
+    The d of layer k = 0, 1, ... is scaled to a largest entry of 1e4ᵏ, so that the inputs from the layer
+    before have little weight.
     """
     known = [layer.scaling for layer in chain if layer.scaling is not None]
     if len(known) < len(chain):
