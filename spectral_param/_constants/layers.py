@@ -69,7 +69,8 @@ def _convolution(module: Any, shape: Shape) -> float:
     """Return a bound of the norm for images of every size; see :mod:`spectral_param._eigen.symbol`."""
     repeats = 1.0
     if module.padding_mode not in ("zeros", "circular") or repeats_results(module):
-        # A layer with such a padding counts as a separate padding, then a convolution without padding.
+        # A layer whose padding repeats pixels counts as two layers: a padding, and a convolution without
+        # padding.
         repeats = padding_constant(module.padding_mode, padding_of(module), shape)
     W = module.weight.detach()
     check_weight(W)

@@ -184,7 +184,7 @@ class _Search:
     def look(self, index: int) -> None:
         """Compute the norm at a frequency. The frequency with the largest bound becomes the leading one."""
         small = self.kernel.shape[0] < self.norms.least_size
-        # LAPACK decomposes small matrices in double precision, so their symbol is computed in it.
+        # The norm of a small matrix is computed by LAPACK in double precision, and so is the symbol.
         K = to_double(self.kernel) if small else self.kernel
         K = tall(symbol.symbol(K, self.points[index : index + 1])[0])
         norm = self.norms.follow(K)

@@ -3,8 +3,8 @@ r"""The largest singular value σ of T and an upper bound of σ, tracked from on
 An optimizer step changes T little, so the leading right singular vectors of the last step are nearly right.
 Let V be a block of 16 such vectors, Z a block of 16 random vectors, and G = TᴴT. Let p(G) = T_j(2G/a - 1) be
 a Chebyshev polynomial of degree j, where a estimates the largest eigenvalue of G whose vector is not in the
-block. Then p(G) amplifies only eigenvalues above a: the largest eigenvalue, θ₁, by about
-e^(2j √(1 - a/θ₁))/2. One step does the following:
+block. Then p(G) amplifies only eigenvectors whose eigenvalues are above a. For the largest eigenvalue
+θ₁ the factor is about e^(2j √(1 - a/θ₁))/2. One step does the following:
 
 1. Compute p(G) [V, Z], and replace V by an orthonormal basis of p(G) V. If V is still accurate enough,
    compute only p(G) Z.

@@ -357,8 +357,8 @@ def _along(X: Tensor, entry: Entry, before: list[_Before], rates: list[Any]) -> 
 def _written(w: _Weight, X: Tensor) -> bool:
     """Write X to a weight, or to its shard, unless X is known to be equal; return whether X was written."""
     W = w.placed.join(X)
-    # Each process decides for its own shard. A whole weight is equal in all processes, so all processes come
-    # to the same decision.
+    # Each process decides whether to write its own shard. A whole weight is equal in all processes, so all
+    # processes come to the same decision.
     if W.is_cpu and torch.equal(w.placed.W, W):
         return False
     w.placed.write(w.weight, W)

@@ -268,7 +268,7 @@ class InSet(OfWeight):
         self.check_matrices(X)
 
     def _originals_of(self, W: Tensor, X: Tensor, is_first: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return originals of a weight W of the set, or, at registration, of the projection of W.
+        """Return originals of W. At registration, a W outside the set is first projected onto the set.
 
         The weight of the last read always counts as a member. If W is refused, the constraint is unchanged.
 
@@ -305,7 +305,7 @@ class InSet(OfWeight):
     def originals_for(self, W: Tensor, eps: float, is_first: bool) -> Tensor | tuple[Tensor, ...]:
         """Return originals of the members that :meth:`members` finds for W.
 
-        A constraint with nested constraints calls this method of each nested constraint, too.
+        A constraint with nested constraints overrides this method, and calls it for each of them.
         """
         return self.invert(self.members(W, eps, is_first))
 

@@ -37,9 +37,9 @@ class SkewExponential(Orthonormal):
         True
 
     Args:
-        angles: The distribution of the rotation angles of ``init="paper"``, which has B = I: ``"henaff"``,
-            the default, is uniform in [-π, π), and ``"cayley"`` is uniform in [0, π/2]. The papers use both
-            distributions, depending on the task.
+        angles: The distribution of the rotation angles with which ``init="paper"`` starts a square weight,
+            at the base B = I: ``"henaff"``, the default, is uniform in [-π, π), and ``"cayley"`` is uniform
+            in [0, π/2]. The papers use both distributions, depending on the task.
 
     Raises:
         ValueError: If ``angles`` is neither ``"henaff"`` nor ``"cayley"``.

@@ -139,7 +139,8 @@ class SpectralAbscissa(Measured):
         return Measurement(triple.eigenvalue.real, rounding_tolerance(W, triple, eps), solution)
 
     def _stays(self, W: Tensor, moved: Tensor) -> Tensor:
-        # Only diagonals are compared: other entries may be much larger than the diagonal and the eigenvalues.
+        # A shift changes only the diagonal, so it is compared with the diagonal. Compared with larger entries
+        # outside the diagonal, a shift could look like rounding.
         before, after = (X.diagonal(dim1=-2, dim2=-1) for X in (W, moved))
         return (after - before).abs().amax(dim=-1) <= self._least_change(W.dtype) * before.abs().amax(dim=-1)
 

@@ -107,7 +107,7 @@ def run(
     *,
     compiled: bool,
 ) -> Result:
-    """Run a recurrence, as one operator if ``compiled``. No transform may wrap the tensors."""
+    """Run a recurrence, as one operator if ``compiled``. No torch.func transform wraps them."""
     differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     options = kind, sizes, checkpoint_every, return_output
     with autocast_off(tensors[0]):

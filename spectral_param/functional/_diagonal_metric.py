@@ -181,8 +181,8 @@ def _pull_back(
 
 # A weight is moved into the interior of the set by these relative distances, tried in order.
 _MARGINS = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1)
-# Bounds of the condition number of Θ, tried after the largest allowed bound: a smaller condition number
-# amplifies rounding errors less. For the last bound, 1, Θ is the identity.
+# Bounds of the condition number of Θ, tried in order after the caller's own bound: a smaller condition
+# number amplifies rounding errors less. For the last bound, 1, Θ is the identity.
 _CONDITIONS = (1e8, 1e4, 1.0)
 
 

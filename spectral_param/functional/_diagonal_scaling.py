@@ -314,7 +314,7 @@ def _followed(
             _add_box(gradient, hessian, x[:n], c)
             step, ahead = _newton(gradient, hessian)
             decrement = -float(gradient @ step)
-            if not decrement > 0:  # Only rounding errors of the minimum are left.
+            if not decrement > 0:  # x is the minimizer up to rounding.
                 break
             first = min(1.0, 2 * reach / decrement**0.5)
             moved, size = _searched(

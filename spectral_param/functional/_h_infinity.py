@@ -133,7 +133,7 @@ def _search(system: System, minimal: System, continuous: bool, poles: Array) -> 
     """Return the H∞ norm of a system.
 
     Crossings are computed from the balanced system ``minimal``. Spectral norms of H are computed from the
-    given system: near a slow pole, rounding errors of the change of coordinates would change these norms.
+    given system, because near a slow pole the rounding errors of balancing would affect the norms.
     """
     best = _bisected(system, continuous, poles)
     ends = [0.0] if continuous else [0.0, math.pi]

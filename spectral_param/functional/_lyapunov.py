@@ -169,7 +169,7 @@ def stable_rounded(X: Tensor, eps: float) -> Tensor:  # (..., 2n, n) -> (..., n,
 
 
 def form(X: Tensor, continuous: bool, growth: float | None) -> Tensor:  # (..., 2n or 3n, n) -> (..., n, n)
-    """Return the quadratic form M of the certificate, computed from the original X."""
+    """Return the quadratic form that proves that V is stable: the M of :class:`LyapunovCertificate`."""
     n = X.shape[-1]
     if growth == 1:
         return identity_like(X).expand(*X.shape[:-2], n, n)
@@ -337,8 +337,8 @@ def _conditioned_inverse(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n
 def with_condition(P: Tensor, growth: float) -> Tensor:  # (n, n) -> (n, n)
     """Return P with a condition number of at most growth².
 
-    If P exceeds this bound, its eigenvalues are clamped to [m/growth, m·growth], where m is the geometric
-    mean of the least and the largest eigenvalue.
+    If the condition number of P is larger, the eigenvalues of P are clamped to [m/growth, m·growth], where m
+    is the geometric mean of the least and the largest eigenvalue.
     """
     values, vectors = decomposed(torch.linalg.eigh, P)
     values = values.clamp(min=float(values[-1]) * torch.finfo(P.dtype).eps)
