@@ -42,6 +42,7 @@ from spectral_param.dynamics._fits.check import SHORT, shortfall
 from spectral_param.dynamics._fits.measured import Affine, Baseline, Candidate, Recordings
 from spectral_param.dynamics._fits.measurement import Pieces, moved_states
 from spectral_param.dynamics._fits.start import longest_span
+from spectral_param.dynamics._model.bands import deviations, levels
 from spectral_param.dynamics._model.hidden import HiddenSystem, Options
 from spectral_param.dynamics._model.modes import Modes
 from spectral_param.dynamics._model.protocol import Estimator
@@ -663,7 +664,10 @@ class StableLinearModel(Modes, Estimator):
             if remarks:  # Rows at rest do not call a fit poor.
                 held = [of.rows[of.begins[0] : of.end] for of in blocks if len(of.begins)]
                 _say(remarks_on_rest(held, rows) or remarks, 5)
-            self._sizes = np.abs(np.concatenate([block.residuals for block in blocks]))
+            self._deviations = deviations(self._system.after, blocks[0].residuals.shape[1])
+            self._sizes = np.concatenate(
+                [np.abs(of.residuals) / self._deviations[levels(of.begins - of.first + 1)] for of in blocks]
+            )
             self._sizes.sort(axis=0)  # unknown ones last
 
 

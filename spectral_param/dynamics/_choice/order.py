@@ -305,7 +305,8 @@ def forecasts(rows: list[Rows], folds: list[Fold], options: Options, n: int, lea
             after = np.concatenate([Y, np.full((lead, Y.shape[1]), np.nan)])
             inputs = np.concatenate([U, np.zeros((lead, U.shape[1]))])
             r = after[at] - rolled_out(model, X[begins + 1], inputs[at], lead)
-            found.append(Block(Y, begins, len(Y), r.swapaxes(0, 1), mean, problem.unit / fold.weight**0.5))
+            unit = problem.unit / fold.weight**0.5
+            found.append(Block(Y, begins, 0, len(Y), r.swapaxes(0, 1), mean, unit))
     return found
 
 

@@ -239,7 +239,7 @@ def blocks_of(
             driven = U[begin : end - 1] @ B.T + c
             x = weighed_states(A, driven, Y[begin:end], measured, [weight])[0, begins - begin]
         r = residuals_of(model, C, parts[i], rows[i], begins, end, lead, x)
-        found.append(Block(rows[i], begins, end, r, mean, unit / fold.weight**0.5))
+        found.append(Block(rows[i], begins, begin, end, r, mean, unit / fold.weight**0.5))
     return found
 
 

@@ -25,6 +25,7 @@ class Block(NamedTuple):
 
     rows: Array  # (rows, columns)
     begins: NDArray[np.intp]  # the row at which each forecast begins
+    first: int  # of the rows that were held out, where a filter begins
     end: int  # of the rows that were held out
     residuals: Array  # (origins, lead, columns), NaN behind what was held out
     mean: Array  # of the rows of the fit
@@ -79,7 +80,7 @@ def forecast_errors(blocks: list[Block], period: int | None = None, trivial: boo
     """
     names = ["model", *(["no change", "mean"] if trivial else []), *(["one period ago"] if period else [])]
     squares = {name: np.zeros((2, blocks[0].residuals.shape[1])) for name in names}
-    for rows, begins, end, r, mean, unit in blocks:
+    for rows, begins, _, end, r, mean, unit in blocks:
         for k in range(r.shape[1]):
             at = begins[begins + k + 1 < end]
             if not len(at):

@@ -7,20 +7,29 @@ a Random World", 2005; Lei et al., "Distribution-free predictive inference for r
 Forecasts from successive rows of a recording overlap and are not exchangeable: then the coverage is
 approximate.
 
+A forecast from few rows of noisy measurements is worse than one from many. So residuals are first divided by
+the deviation that the fitted noise predicts for the rows before each forecast, and the quantile is multiplied
+by that of the rows given (Lei et al., section 5.2). Numbers of rows between two powers of two count as the
+smaller power, here and there.
+
 Gaussian: Σ⁺ = A Σ Aᵀ + Q, exact for the true A and Q and Gaussian noise that drives the system.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.special
 
 from spectral_param._matrices import Array
+from spectral_param.dynamics._model.rollout import Noise, variances
 from spectral_param.functional._checks import is_finite
 
 Interval = Literal["conformal", "gaussian"]
+
+_MANY = 8  # After 2^8 rows a forecast counts as one from many.
 
 
 class Forecast(NamedTuple):
@@ -56,6 +65,28 @@ def conformal(sizes: Array, steps: int, coverage: float) -> Array:
     at = np.minimum(rank, np.maximum(number, 1)) - 1
     found = np.take_along_axis(sizes, at[None], axis=0)[0] if len(sizes) else np.zeros(number.shape)
     return np.where(rank <= number, found, np.inf)
+
+
+def deviations(after: Callable[[int], Noise | None], steps: int) -> Array:
+    """Return the deviations of forecasts from 1, 2, 4, ... rows over those from many, ``(levels, steps, p)``.
+
+    Args:
+        after: The noise of what follows so many rows; None in continuous time.
+        steps: Number of leads.
+    """
+    one, many = after(1), after(2**_MANY)
+    if one is None or many is None or one.P is many.P:  # The start is measured: rows before it say nothing.
+        return np.ones((_MANY + 1, 1, 1))
+    noises = [one, *(after(2**level) for level in range(1, _MANY)), many]
+    found = np.sqrt([variances(noise, steps) for noise in noises if noise is not None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = found / found[-1]
+    return np.where(np.isfinite(ratio), ratio, 1.0)
+
+
+def levels(rows: Any) -> Any:
+    """Return the index in :func:`deviations` for each number of rows, at least 1."""
+    return np.minimum(np.log2(rows).astype(int), _MANY)
 
 
 def gaussian(variances: Array, coverage: float) -> Array:

@@ -17,7 +17,6 @@ sections 4.5 and 9.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -165,10 +164,14 @@ class HiddenSystem(NamedTuple):
         X, _ = filtered(self.model, (rows[self.lags - 1 :], inputs[:-1]))
         return predicted(self.model, X[1:], inputs[1:])
 
-    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Callable[[], Noise]]:
-        """Return so many rows that follow these, and what tells their noise."""
+    def after(self, rows: int) -> Noise:
+        """Return the noise of what follows so many rows."""
+        A, _, C, D, K, _, R, *_ = self.model
+        _, P = filtered(self.model, (np.zeros((rows, len(C))), np.zeros((rows, D.shape[1]))))
+        return Noise(A, C, K @ R @ K.T, R, P)
+
+    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> Array:
+        """Return so many rows that follow these."""
         inputs, rows = self.acting(inputs, len(rows) + steps), rows[self.lags - 1 :]
-        A, C, K, R = self.model.A, self.model.C, self.model.K, self.model.noise
-        X, P = filtered(self.model, (rows, inputs[: len(rows)]))
-        mean = rolled_out(self.model, X[-1], inputs[len(rows) :], steps)
-        return mean, lambda: Noise(A, C, K @ R @ K.T, R, P)
+        X, _ = filtered(self.model, (rows, inputs[: len(rows)]))
+        return rolled_out(self.model, X[-1], inputs[len(rows) :], steps)

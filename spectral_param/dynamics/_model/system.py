@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -131,8 +129,10 @@ class MeasuredSystem(NamedTuple):
         G, scale = self.coordinates.measured(len(self.A)), self.scale
         return weighed_states(self._scaled, driven / scale, states / scale, G, [self.weight])[0] * scale
 
-    def after(self, rows: int) -> Noise:
-        """Return the noise of what follows so many states."""
+    def after(self, rows: int) -> Noise | None:
+        """Return the noise of what follows so many states; None in continuous time."""
+        if self.step is not None:
+            return None
         C, G, both = self.C, self.coordinates.measured(len(self.A)), self.scale[:, None] * self.scale
         if self.weight is None:  # from a known state
             return Noise(self.A, C, self.noise, np.zeros(()), self.noise)
@@ -145,13 +145,12 @@ class MeasuredSystem(NamedTuple):
         """Return what follows each row that has all rows before it that it needs."""
         return self.coordinates.newest(self.states(rows) @ self.A.T + self.driven(inputs[: len(rows)]))
 
-    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> tuple[Array, Callable[[], Noise] | None]:
-        """Return so many rows that follow these, and what tells their noise, None in continuous time."""
+    def rolled_out(self, rows: Array, inputs: Array, steps: int) -> Array:
+        """Return so many rows that follow these."""
         A, driven = self.of_one_step(self.driven(inputs[: len(rows) - 1 + steps]))
         states = self.states(rows)
         before = len(states) - 1
         x = states[-1]
         if self.weight is not None and before:
             x = self._weighed(states, driven[:before])[-1]
-        mean = self.coordinates.newest(driven_states(A, x, driven[before:])[1:])
-        return mean, None if self.step is not None else functools.partial(self.after, before + 1)
+        return self.coordinates.newest(driven_states(A, x, driven[before:])[1:])

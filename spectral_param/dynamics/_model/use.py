@@ -9,7 +9,14 @@ import numpy as np
 from spectral_param._matrices import Array
 from spectral_param.dynamics._data.arrays import as_array, names_of, require_finite
 from spectral_param.dynamics._data.recordings import Missing, recordings_of, whole_inputs
-from spectral_param.dynamics._model.bands import Forecast, Interval, check_interval, conformal, gaussian
+from spectral_param.dynamics._model.bands import (
+    Forecast,
+    Interval,
+    check_interval,
+    conformal,
+    gaussian,
+    levels,
+)
 from spectral_param.dynamics._model.hidden import HiddenSystem
 from spectral_param.dynamics._model.module import StableLinear
 from spectral_param.dynamics._model.protocol import not_fitted
@@ -49,6 +56,7 @@ class Fitted:
     _system: MeasuredSystem | HiddenSystem
     _end: tuple[Array, Array] | None  # the last recording, and its inputs but for the last row's
     _sizes: Array | None  # of the residuals of forecasts of held-out rows, sorted: (origins, lead, n)
+    _deviations: Array  # by which they are divided, for levels of the rows before: (levels, lead, n)
 
     def predict(self, X: Any, U: Any = None) -> Array:
         """Return the state that follows each given state or, in continuous time, its derivative.
@@ -107,8 +115,10 @@ class Fitted:
             interval: ``"conformal"``, the default: the band is as wide as the errors of forecasts of held-out
                 rows. This needs recordings, a fit that holds rows out (``lead``, ``noise="auto"``), and at
                 most ``lead`` steps. Coverage is exact, or more, if forecasts of held-out rows and this one
-                are exchangeable; as windows overlap, models differ and rows may drift, it is approximate. A
-                band is infinite where there are too few held-out forecasts for the coverage.
+                are exchangeable; as windows overlap, models differ and rows may drift, it is approximate.
+                Where measurements are noisy, fewer rows of x0 have a wider band, by what the fitted noise
+                says of so many rows. A band is infinite where there are too few held-out forecasts for the
+                coverage.
                 ``"gaussian"``: from the covariance of the noise, for any number of steps. It is exact for
                 Gaussian noise of the kind that was fitted and the true model; with noise that drives the
                 system, for a start that is measured without noise. It leaves out the error of the fit itself.
@@ -246,13 +256,15 @@ class Fitted:
         """Return what follows these rows, perhaps with a band."""
         caller = f"StableLinearModel.{method}"
         coverage = check_interval(caller, coverage, interval)
-        mean, noise = self._system.rolled_out(rows, inputs, steps)
+        mean = self._system.rolled_out(rows, inputs, steps)
         if coverage is None:
             return mean
+        known = len(rows) - self._system.memory + 1
         if interval == "gaussian":
+            noise = self._system.after(known)
             if noise is None:
                 raise ValueError(f"{caller}: expected no coverage in continuous time, got {coverage!r}.")
-            half = gaussian(variances(noise(), steps), coverage)
+            half = gaussian(variances(noise, steps), coverage)
         elif self._sizes is None:
             raise ValueError(
                 f"{caller}: expected a fit that holds rows out, for coverage={coverage!r}, got none. Fit "
@@ -264,7 +276,7 @@ class Fitted:
                 "with a longer lead, or pass interval='gaussian'."
             )
         else:
-            half = conformal(self._sizes, steps, coverage)
+            half = conformal(self._sizes, steps, coverage) * self._deviations[levels(known), :steps]
         return Forecast(mean, mean - half, mean + half)
 
     def score(self, X: Any, Y: Any = None, U: Any = None) -> float:

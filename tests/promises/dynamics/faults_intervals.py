@@ -18,6 +18,20 @@ FAULTS = (
         "quantile",
     ),
     Fault(
+        "from-one-row: the band does not know how many rows a forecast begins with",
+        "spectral_param/dynamics/_model/use.py",
+        " * self._deviations[levels(known), :steps]\n",
+        "\n",
+        "any_number_of_rows",
+    ),
+    Fault(
+        "from-the-first: rows before the held-out ones count as known to the filter",
+        "spectral_param/dynamics/_estimator.py",
+        "levels(of.begins - of.first + 1)",
+        "levels(of.begins + 1000)",
+        "short_held_out",
+    ),
+    Fault(
         "smooth: a forecast begins where it fits all given rows best, whatever drives the system",
         "spectral_param/dynamics/_model/system.py",
         "        if self.weight is not None and before:\n            x = self._weighed(",

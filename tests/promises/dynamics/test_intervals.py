@@ -28,7 +28,8 @@ def share(model, X, U, lead, coverage, interval, before=1, stride=None):
     inside = []
     for s in begins:
         start = X[s - 1] if before == 1 else X[s - before : s]
-        band = model.simulate(start, lead, U=U[s - before : s + lead], coverage=coverage, interval=interval)
+        given = None if U is None else U[s - before : s + lead]
+        band = model.simulate(start, lead, U=given, coverage=coverage, interval=interval)
         inside.append((band.lower <= X[s : s + lead]) & (X[s : s + lead] <= band.upper))
     return np.mean(inside, axis=(0, 2)), len(begins)
 
@@ -70,6 +71,35 @@ def test_noise_that_drives_the_system_leaves_rows_before_the_last_without_a_say(
         few, many = (model.simulate(X[at - rows : at], 10, coverage=0.9) for rows in (memory, before))
         for one, other in zip(few, many, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("interval", ["conformal", "gaussian"])
+@pytest.mark.parametrize(("noise", "states"), [("measurement", None), ("both", None), ("both", 2)])
+def test_bands_of_forecasts_from_any_number_of_rows(noise, states, interval):
+    """A start of few noisy rows is known less well than one of many; held-out forecasts begin at any row."""
+    rng = np.random.default_rng(0)
+    t = np.arange(3000)
+    X = np.stack([np.cos(0.3 * t), np.sin(0.3 * t)], axis=1) + 0.2 * rng.standard_normal((3000, 2))
+    X = X[:, : 1 if states else 2]
+    model = StableLinearModel(noise=noise, states=states, lead=10).fit(X[:1000])
+    for before in (2, 7, 64) if states else (1, 2, 7, 64):
+        found, windows = share(model, X[1000:], None, 10, 0.8, interval, before, stride=10)
+        low, high = scipy.stats.binom.interval(1 - 1e-4, windows, 0.8)
+        # Numbers of rows up to the next power of two have the same band: a little wider for the more.
+        assert (low / windows - 0.03 <= found).all(), before
+        assert found.mean() <= high / windows + 0.06, before
+
+
+def test_short_held_out_recordings_do_not_widen_the_band_of_a_forecast_from_many_rows():
+    rng = np.random.default_rng(0)
+    t = np.arange(3000)[:, None]
+    X = np.hstack([f(w * t) for w in (0.3, 0.5, 0.8, 1.1) for f in (np.cos, np.sin)])
+    X = X + 0.2 * rng.standard_normal(X.shape)
+    model = StableLinearModel(noise="measurement", lead=4).fit(list(X[:1000].reshape(100, 10, 8)))
+    found, windows = share(model, X[1000:], None, 4, 0.8, "conformal", 64, stride=10)
+    low, high = scipy.stats.binom.interval(1 - 1e-4, 8 * windows, 0.8)  # The columns have noise of their own.
+    # Without regard to their 1 to 6 rows, 0.855 would be inside.
+    assert low / (8 * windows) <= found.mean() <= high / (8 * windows)
 
 
 @pytest.mark.nightly

@@ -37,7 +37,7 @@ def test_errors_are_those_of_forecasts_from_every_row():
                 total[k] += np.square(C @ Y[start + k + 1] - mean).sum()
         begins = np.arange(len(Y) - 1)
         r = residuals_of((A, B, c), C, (Y, U), Y @ C.T, begins, len(Y), 20)
-        blocks.append(Block(Y @ C.T, begins, len(Y), r, mean, np.ones(2)))
+        blocks.append(Block(Y @ C.T, begins, 0, len(Y), r, mean, np.ones(2)))
     known = total > 0
     expected = np.sqrt(error[known] / total[known])
     np.testing.assert_allclose(forecast_errors(blocks)["model"][known], expected)
@@ -49,8 +49,8 @@ def test_what_overflows_is_infinitely_bad():
     ((Y, U),) = parts_of(12)
     model = 1e200 * np.eye(3), np.zeros((3, 2)), np.zeros(3)
     r = residuals_of(model, np.eye(3), (Y, U), Y, np.arange(11), 12, 5)
-    assert error_of([Block(Y, np.arange(11), 12, r, np.zeros(3), np.ones(3))]) == np.inf
-    assert error_of([Block(Y, np.arange(0), 12, r[:0], np.zeros(3), np.ones(3))]) == np.inf
+    assert error_of([Block(Y, np.arange(11), 0, 12, r, np.zeros(3), np.ones(3))]) == np.inf
+    assert error_of([Block(Y, np.arange(0), 0, 12, r[:0], np.zeros(3), np.ones(3))]) == np.inf
 
 
 # The folds ----------------------------------------------------------------------------------------
