@@ -66,6 +66,12 @@ def require(recordings: list[Rows], states: int, lags: int = 1) -> None:
             f"{_NAME}: expected more rows for hidden states, got {rows}, too few for one state. Record "
             "more; at gaps, fill in single rows by numpy.interp in place of missing='split'."
         )
+    least = states + lags + 1  # Inputs of the last row act on none that follows.
+    if U.shape[1] and states and (longest := max(len(Y) for Y, _ in recordings)) < least:
+        raise ValueError(
+            f"{_NAME}: expected a recording of at least {least} rows for states={states} with inputs, got at "
+            f"most {longest}. Pass fewer states, join recordings that follow each other, or record longer."
+        )
     if U.shape[1] and excited(recordings, states, lags) < states:
         raise ValueError(
             f"{_NAME}: expected inputs U that excite {states + 1} successive rows, got some that are "
@@ -131,10 +137,7 @@ def fit_hidden(
     Raises:
         ValueError: If rows or inputs do not suffice.
     """
-    rows = []
-    for r in recordings:
-        U = side_by_side(np.pad(r.u, ((0, len(r.x) - len(r.u)), (0, 0)), mode="edge"), options.lags)
-        rows.append((r.x[options.lags - 1 :], U))
+    rows = _rows_of(recordings, options.lags, options.feedthrough or both)
     m = recordings[0].u.shape[1]
     if lead is None and "auto" in (states, noise):
         lead = default_lead(max(len(Y) for Y, _ in rows))
@@ -148,7 +151,14 @@ def fit_hidden(
         order, tried, most = order_of(rows, options, dead, both)
     else:
         order = order._replace(states=states)
-    rows = shifted(rows, order.dead_time)
+    rows = shifted(_rows_of(recordings, options.lags, order.feedthrough), order.dead_time)
+    if not rows:
+        raise ValueError(
+            f"{_NAME}: expected dead times below the {max(len(r.x) for r in recordings)} rows of the longest "
+            f"recording, got dead_time={list(order.dead_time)}. Dead times are numbers of rows."
+        )
+    if any(order.dead_time):
+        require(rows, order.states, options.lags)
     options = options._replace(feedthrough=order.feedthrough)
     folds = folds_of(rows, lead) if lead is not None else []
     ranked = None
@@ -166,6 +176,16 @@ def fit_hidden(
         choice = error, _table(tried, ranked, order)
     found = problem.model(point), order, most, choice, blocks, *spread_of(problem, point)
     return Hidden(*found, problem.shortfall(point))
+
+
+def _rows_of(recordings: list[Recording], lags: int, through: bool) -> list[Rows]:
+    """Return outputs and inputs of the same rows; the last inputs are known if they act at once."""
+    rows = []
+    for r in recordings:
+        given = r.u if through else r.u[: len(r.x) - 1]
+        U = side_by_side(np.pad(given, ((0, len(r.x) - len(given)), (0, 0)), mode="edge"), lags)
+        rows.append((r.x[lags - 1 :], U))
+    return rows
 
 
 # The order ----------------------------------------------------------------------------------------------

@@ -256,6 +256,6 @@ def require_variation(name: str, recordings: list[Array]) -> None:
     constant = np.flatnonzero(np.ptp(np.vstack(recordings), axis=0) == 0).tolist()
     if constant:
         raise ValueError(
-            f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove them; "
-            f"offset=True fits a constant.{AT_REST if name == 'inputs' else ''}"
+            f"StableLinearModel: expected {name} that vary, got constant columns {constant}. Remove "
+            f"them.{AT_REST if name == 'inputs' else ''}"
         )

@@ -41,6 +41,7 @@ from spectral_param.dynamics._model.hidden import Innovations, Options, Rows
 from spectral_param.dynamics._one_step.eigenvalues import clipped, spectral_radius, within
 
 _FLOOR = 1e-13  # of variances, for outputs of unit 1: an error that is rounding
+_SEEN = 1e-7  # what a column is beside first states, relative to its size, to be fitted
 _LOST = 1e-9  # a singular value that is smaller, relative to the largest, has no direction
 _LEAST_DAMPING = 1e-9  # of H, whose least eigenvalues are rounding
 _MEMORY = 3.0  # A filter remembers if it forgets by a factor of e in more than the rows divided by this.
@@ -191,6 +192,7 @@ class Likelihood:
             predictor = A - K @ C
         white = _whitening(noise)
         left, right, bases = [], [], []
+        whole: Any = 0.0
         for Y, U in self.recordings:
             H = responses(predictor, white @ C, len(Y))
             target = (Y - _driven(predictor, np.zeros(n), Y @ K.T) @ C.T) @ white.T
@@ -203,10 +205,13 @@ class Likelihood:
             left.append(of - basis @ (basis.T @ of))
             right.append(flat - basis @ (basis.T @ flat))
             bases.append((solve, flat, of))
+            whole = whole + np.square(of).sum(axis=0)
         linear, target = np.vstack(left), np.concatenate(right)
         if not np.isfinite(linear).all():
             return None
         size = np.sqrt(np.square(linear).sum(axis=0)) + 1e-300
+        # First states do the same to rounding, as a constant where A has the eigenvalue 1.
+        linear[:, size <= _SEEN * np.sqrt(whole)] = 0
         solved = least_squares(linear / size, target, _LOST) / size
         e = target - linear @ solved
         first = [solve @ (flat - of @ solved) for solve, flat, of in bases]

@@ -119,4 +119,5 @@ class Estimator:
         request = MetadataRequest(owner=self)
         for method in ("fit", "predict", "score"):
             getattr(request, method).add_request(param="U", alias=None)
+        request.score.add_request(param="sample_weight", alias=None)
         return request

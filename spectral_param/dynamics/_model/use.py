@@ -279,21 +279,27 @@ class Fitted:
             half = conformal(self._sizes, steps, coverage) * self._deviations[levels(known), :steps]
         return Forecast(mean, mean - half, mean + half)
 
-    def score(self, X: Any, Y: Any = None, U: Any = None) -> float:
+    def score(self, X: Any, Y: Any = None, U: Any = None, sample_weight: None = None) -> float:
         """Return R² of ``predict``: 1 is exact, 0 is as good as the mean of Y.
 
         Args:
             X: As for ``fit``.
             Y: As for ``fit``.
             U: As for ``fit``.
+            sample_weight: None: all rows count alike. scikit-learn's ``Pipeline`` passes it.
 
         Returns:
             1 − Σ(Y − prediction)² / Σ(Y − mean)², over all columns.
 
         Raises:
-            ValueError: If the model is not fitted, or ``fit`` would not take the data.
+            ValueError: If the model is not fitted, ``fit`` would not take the data, or rows have weights.
         """
         self._require_fit("score")
+        if sample_weight is not None:
+            raise ValueError(
+                "StableLinearModel.score: expected no sample_weight, since all rows count alike, got some. "
+                "Leave it out, or pass predictions to sklearn.metrics.r2_score with weights."
+            )
         if U is None and self.B_ is not None:
             raise ValueError(
                 "StableLinearModel.score: expected inputs U, as in the fit, got none. For GridSearchCV, call "
@@ -413,9 +419,10 @@ class Fitted:
         """Return the system; raise a ValueError unless the model is fitted, and to measured states."""
         self._require_fit(method)
         if isinstance(self._system, HiddenSystem):
+            got = "noise='both', whose states a filter estimates" if self.states_ is None else "hidden states"
             raise ValueError(
-                f"StableLinearModel.{method}: expected a model of measured states, got states={len(self.A_)}."
-                f"{remedy}"
+                f"StableLinearModel.{method}: expected a model of measured states, got {got}."
+                f"{remedy or ' Fit without states=, with another noise.'}"
             )
         return self._system
 

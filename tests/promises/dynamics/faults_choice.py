@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "last-input: the inputs of the last row count where they act on nothing",
+        "spectral_param/dynamics/_choice/order.py",
+        "        given = r.u if through else r.u[: len(r.x) - 1]\n",
+        "        given = r.u\n",
+        "whatever",
+    ),
+    Fault(
         "fewer: whole recordings are fitted to fewer rows than states",
         "spectral_param/dynamics/_choice/rule.py",
         "if rows >= n + m and operations(parts) <= WORK:",

@@ -67,6 +67,27 @@ FAULTS = (
         "least_bic",
     ),
     Fault(
+        "constant-lost: a constant that first states hide is fitted to rounding",
+        "spectral_param/dynamics/_fits/both.py",
+        "_SEEN = 1e-7 ",
+        "_SEEN = 0.0 ",
+        "trend",
+    ),
+    Fault(
+        "too-short: inputs of short recordings are said not to excite",
+        "spectral_param/dynamics/_choice/order.py",
+        "    if U.shape[1] and states and (longest",
+        "    if U.shape[1] and states < 0 and (longest",
+        "too_short",
+    ),
+    Fault(
+        "dead-unsaid: a dead time beyond the rows has numpy's error",
+        "spectral_param/dynamics/_choice/order.py",
+        "    if not rows:\n",
+        "    if rows is None:\n",
+        "dead_time_longer",
+    ),
+    Fault(
         "nearsighted: no past is longer than the rows that n states need",
         "spectral_param/dynamics/_fits/start.py",
         "if span > lengths.max() // 4 or windows",

@@ -4,13 +4,16 @@ import warnings
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from spectral_param.dynamics import StableLinearModel
+from tests.messages import refused
 from tests.promises.dynamics.systems import chain, oscillators
 
 
@@ -116,6 +119,22 @@ def test_a_scaler_before_pairs_is_noticed_and_before_a_recording_it_is_not(scale
     with pytest.warns(UserWarning, match="X was scaled and Y was not"):
         pipeline.fit(X[:-1], X[1:])
     assert pipeline.fit(X).score(X) > 0.999  # the remedy; warnings are errors
+
+
+def test_a_pipeline_passes_inputs_on_and_can_be_searched():
+    X, U, _ = chain(120, 0.05, 0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = StableLinearModel().set_fit_request(U=True).set_score_request(U=True)
+        pipeline = make_pipeline(StandardScaler(), model)
+        assert pipeline.fit(X, U=U).score(X, U=U) == pytest.approx(
+            StableLinearModel().fit(scaled := StandardScaler().fit_transform(X), U=U).score(scaled, U=U)
+        )
+        radii = {"stablelinearmodel__radius": [0.3, 1.0]}
+        found = GridSearchCV(pipeline, radii, cv=TimeSeriesSplit(3), error_score="raise").fit(X, U=U)
+        assert found.best_params_ == {"stablelinearmodel__radius": 1.0}
+        assert make_pipeline(StandardScaler(), StableLinearModel()).fit(X).score(X) > 0
+    with refused("sample_weight"):
+        StableLinearModel().fit(X).score(X, sample_weight=np.ones(len(X)))
 
 
 def test_pairs_that_are_not_scaled_are_fitted_in_silence():

@@ -451,3 +451,41 @@ def test_what_noise_drives_is_no_matter_of_more_states(states):
     with pytest.warns(UserWarning, match="Pass noise='both'"):
         StableLinearModel(states=states, noise="measurement").fit(np.array(Y))
     StableLinearModel(states=states, noise="both").fit(np.array(Y))  # the remedy, in silence
+
+
+@pytest.mark.parametrize(
+    ("level", "slope", "deviation", "rows", "seed"), [(10, 0.05, 0.3, 200, 7), (-60, -0.4, 2, 150, 1)]
+)
+@pytest.mark.parametrize("noise", ["both", "measurement"])
+@pytest.mark.parametrize("states", [1, "auto"])
+def test_a_trend_with_an_offset_is_forecast(level, slope, deviation, rows, seed, noise, states):
+    """An eigenvalue near 1 and a large constant draw a line; at 1 the constant would be rounding."""
+    t = np.arange(rows + 40)[:, None]
+    line = level + slope * t
+    Y = line[:rows] + deviation * np.random.default_rng(seed).standard_normal((rows, 1))
+    model = StableLinearModel(states=states, noise=noise, offset=True).fit(Y)
+    # A line through so many rows is known to 0.2 deviations 40 rows later.
+    assert np.abs(model.forecast(40) - line[rows:]).max() < 2 * deviation
+    # Of 16 digits, nine are left for the rows.
+    assert np.abs(model.offset_).max() < 1e7 * np.abs(Y).max()
+
+
+@pytest.mark.parametrize("states", [2, 4])
+def test_recordings_too_short_for_inputs_say_so_and_longer_ones_are_fitted(states):
+    Y, U, *_ = plant(1200)
+
+    def fit(length):
+        begins = range(0, 1200 - length, length)
+        pieces = [[M[i : i + length] for i in begins] for M in (Y, U)]
+        return StableLinearModel(states=states).fit(pieces[0], U=pieces[1])
+
+    with refused(f"at least {states + 2} rows"):
+        fit(states + 1)
+    assert fit(states + 2).states_ == states
+
+
+@pytest.mark.parametrize("dead", [298, 299, 500])
+def test_a_dead_time_longer_than_the_recording_is_refused(dead):
+    Y, U, *_ = plant(300)
+    with refused("dead time" if dead > 298 else "more rows"):
+        StableLinearModel(states=2, dead_time=[dead]).fit(Y, U=U)
