@@ -11,7 +11,7 @@ FAULTS = (
         "departures",
     ),
     Fault(
-        "overflow: an infinite distance is within an infinite rounding error",
+        "unbounded-distance: an infinite distance is within an infinite rounding error",
         "spectral_param/_parametrizations/in_set.py",
         "    return distance - resolution <= 0\n",
         "    return distance <= resolution\n",
