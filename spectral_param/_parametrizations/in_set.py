@@ -155,7 +155,12 @@ class InSet(OfWeight):
         Args:
             W: Members of the set ``(..., m, n)``, up to the resolution that :meth:`outside` returns.
         """
-        raise NotImplementedError
+        raise NotImplementedError(self._lacks("invert(W)", "returns originals of a given weight"))
+
+    def _lacks(self, method: str, what: str) -> str:
+        """Return the message for a method that a subclass has not defined."""
+        name, (short, *_) = type(self).__name__, method.split("(")
+        return f"{name}.{short}: expected a method that {what}, got none. Write {method} in {name}"
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
         """Return the error of a constraint that can neither compute originals nor recognise members."""
