@@ -4,7 +4,7 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
-        "whole: a pattern of the shape of the weight is cut as it stands",
+        "uncut: a pattern of the shape of the weight is cut as it stands",
         "spectral_param/_parametrizations/sign_pattern.py",
         "return self._layout.split(pattern)",
         "return pattern.reshape(X.shape)",
