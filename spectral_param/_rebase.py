@@ -91,10 +91,16 @@ def rebase(model: nn.Module, optimizer: Optimizer | None = None) -> None:
         if isinstance(module, ParametrizationList) and any(id(T) in trained for _, T in _cayley(module))
     ]
     if not lists:
+        if any(map(_cayley_of, model.modules())):
+            remedy = "Construct the optimizer from model.parameters() after constrain, then call rebase."
+        else:
+            remedy = (
+                "Call rebase(model) without the optimizer, from time to time, for other constraints. Weights "
+                "that constrain(..., optimizer=) holds after the step have no base, and need no rebase."
+            )
         raise ValueError(
             f"optimizer: expected one that trains a weight of ScaledCayley, got {type(chosen).__name__} "
-            "without any. Constrain the model, construct the optimizer from model.parameters(), then call "
-            "rebase."
+            f"without any. {remedy}"
         )
     chosen.register_step_post_hook(_Hook(lists))
 
@@ -106,6 +112,10 @@ def _of_parameters(model: nn.Module) -> Iterator[tuple[Parametrization, tuple[Te
     for constraint, originals in constraints_of(model):
         if isinstance(constraint, Parametrization) and all(id(t) in own for t in originals):
             yield constraint, originals
+
+
+def _cayley_of(module: nn.Module) -> bool:
+    return isinstance(module, ParametrizationList) and any(True for _ in _cayley(module))
 
 
 def _cayley(weight: ParametrizationList) -> Iterator[tuple[ScaledCayley, Tensor]]:

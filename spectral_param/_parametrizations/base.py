@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -101,7 +103,7 @@ class Parametrization(InSet):
         Compilers, exporters, transforms of torch.func and derivatives of higher order use this method. So an
         implementation must not branch on the values of tensors.
         """
-        raise NotImplementedError
+        raise NotImplementedError(self._lacks("reference(*originals)", "maps the originals to the weight"))
 
     def evaluate(self, *values: Tensor) -> Map:
         """Return the matrices of :meth:`reference` for tensors without a graph, whose values may be read.
@@ -121,14 +123,15 @@ class Parametrization(InSet):
         Args:
             like: Matrices ``(..., m, n)`` of the shape, dtype and device of the weight.
         """
-        raise NotImplementedError
+        raise NotImplementedError(self._lacks("start(like)", "returns originals, as for init='paper'"))
 
     def free_parameters(self, *originals: Tensor) -> int:
         """Return the number of independent real parameters of the weight; frozen originals do not count.
 
         This method is called only if at least one original is trained.
         """
-        raise NotImplementedError
+        what = "counts the independent real numbers of the weight"
+        raise NotImplementedError(self._lacks("free_parameters(*originals)", what))
 
     #: Whether the constraint can act after another parametrization, on the weight that the other
     #: parametrization returns. The default is True. Set False if the originals are not one matrix of the
@@ -206,7 +209,8 @@ class Parametrization(InSet):
             NotImplementedError: If the constraint acts after another parametrization, and
                 :attr:`assignable_after` is False.
             ValueError: If the constraint is registered on a second weight; if the number of rows of W is no
-                multiple of ``gates``; if W differs from the registered weight in shape, dtype or device; if W
+                multiple of ``gates``; if a method such as :meth:`invert` is missing or raises a
+                NotImplementedError; if W differs from the registered weight in shape, dtype or device; if W
                 comes from ``torch.func.functional_call``; at registration, if W is a lazily conjugated or
                 negated view.
         """
@@ -216,12 +220,13 @@ class Parametrization(InSet):
         with context or precise(W):
             if self._is_after and not isinstance(W, nn.Parameter):
                 return self._assign_after(W, X if has_values else None)
-            if not has_values:
-                originals = self._start_without_values(W)
-            elif self._from_paper:
-                originals = self._started(X)
-            else:
-                originals = self._originals_of(W.detach(), X, is_first)
+            with self._implemented():
+                if not has_values:
+                    originals = self._start_without_values(W)
+                elif self._from_paper:
+                    originals = self._started(X)
+                else:
+                    originals = self._originals_of(W.detach(), X, is_first)
         self._shape = W.shape
         use = self._use or f"a weight of shape {tuple(W.shape)}"
         vars(self).update(_from_paper=False, _is_after=False, _warned=False, _use=use)
@@ -268,6 +273,22 @@ class Parametrization(InSet):
         if has_no_values(self._like):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
         return as_tuple(self._started(self._matrices(self._like.new_zeros(self._shape))))
+
+    @contextlib.contextmanager
+    def _implemented(self) -> Iterator[None]:
+        """Raise a ValueError in place of a NotImplementedError, which PyTorch's registration would ignore.
+
+        The weight would then start from the given weight as the original, without a word.
+
+        Raises:
+            ValueError: In place of a NotImplementedError, which is its cause.
+        """
+        try:
+            yield
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{type(self).__name__}: expected originals of the weight, got NotImplementedError: {error}."
+            ) from error
 
     @full_precision
     def _evaluate(self, *originals: Tensor) -> Tensor:
@@ -317,7 +338,8 @@ class Parametrization(InSet):
             )
         if X is None:
             return W.detach().clone()
-        originals = self._originals_of(W.detach(), X, is_first=False)
+        with self._implemented():
+            originals = self._originals_of(W.detach(), X, is_first=False)
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
 

@@ -103,7 +103,10 @@ class BoundedGain(Searched):
     training reaches the bound and leaves the bound again, but slowly. If the speed matters, start from a
     weight with a smaller gain.
 
-    The distance of a weight from the set is the excess of its gain over γ; ``project`` returns the weight
+    The distance of a weight from the set is the excess of its gain over γ. It says what the search can
+    prove in the weight's precision: for a gain of at most γ that rounding errors do not let the search prove,
+    the distance is the relative one to the weight whose gain is proven. The weight that the layer itself has
+    computed is proven by its originals, so its distance is 0. ``project`` returns the weight
     with which training would start after registration, a little inside the set.
     """
 

@@ -132,6 +132,10 @@ class InSet(OfWeight):
     #: that have shards of a weight exchange sums instead of the weight.
     adds_up = False
 
+    #: Whether :meth:`outside` may miss members, because it searches for their originals. If so, the weight of
+    #: the last read counts as a member, wherever :meth:`outside` finds it.
+    misses_members = False
+
     #: A key of the set. Weights of constraints with equal keys are put back into the set in one call. None if
     #: it is unknown whether two constraints have the same set.
     one_set: object = None
@@ -151,7 +155,12 @@ class InSet(OfWeight):
         Args:
             W: Members of the set ``(..., m, n)``, up to the resolution that :meth:`outside` returns.
         """
-        raise NotImplementedError
+        raise NotImplementedError(self._lacks("invert(W)", "returns originals of a given weight"))
+
+    def _lacks(self, method: str, what: str) -> str:
+        """Return the message for a method that a subclass has not defined."""
+        name, (short, *_) = type(self).__name__, method.split("(")
+        return f"{name}.{short}: expected a method that {what}, got none. Write {method} in {name}"
 
     def _has_no_inverse(self, what: str, remedy: str) -> InManifoldError:
         """Return the error of a constraint that can neither compute originals nor recognise members."""
@@ -217,6 +226,8 @@ class InSet(OfWeight):
             if self._last_originals(W, eps) is None:
                 raise
             return W.detach().clone()
+        if not torch.equal(found, X) and self._is_missed(W, eps):
+            return W.detach().clone()
         return trial._layout.join(found).to(W.dtype, copy=True).contiguous()
 
     def in_manifold(self, X: Tensor, eps: float | None = None) -> bool:
@@ -245,7 +256,10 @@ class InSet(OfWeight):
             if self._last_originals(W, eps) is None:
                 raise
             return X.real.new_zeros(X.shape[:-2])
-        return torch.where(is_inside(distance, resolution), 0, distance)
+        outside = torch.where(is_inside(distance, resolution), 0, distance)
+        if bool((outside > 0).any()) and self._is_missed(W, eps):
+            return torch.zeros_like(outside)
+        return outside
 
     def _trial(self, W: Tensor) -> tuple[InSet, Tensor]:
         """Return a copy of the constraint, and the matrices of W; raise if the constraint does not take W."""
@@ -350,20 +364,36 @@ class InSet(OfWeight):
     def _refused(self, distance: Tensor, expected: str = "") -> InManifoldError:
         """Return the error for an assigned weight whose matrices have these distances from the set."""
         return InManifoldError(
-            f"{type(self).__name__}: expected {expected or self._set_name()}, got one outside by "
+            f"{type(self).__name__}: expected {expected or self._set_name()}, got one {self._judgement()} "
             f"{readable(distance)}. Assign spectral_param.constraints(model)[name].project(W) instead, the "
             "projection."
         )
+
+    def _judgement(self) -> str:
+        """Return what a refused weight is found to be, for a message; the distance follows."""
+        return "outside by"
 
     def _set_name(self) -> str:
         """Return a description of a member of the set, for a message."""
         return "a weight of the set"
 
+    def _is_missed(self, W: Tensor, eps: float) -> bool:
+        """Return whether a search has missed a member: the weight of the last read, whose originals prove it.
+
+        Where :meth:`outside` measures without a search, what it finds outside is outside.
+        """
+        searches = any(isinstance(part, InSet) and part.misses_members for part in self.modules())
+        return searches and self._last_originals(W, eps) is not None
+
     def _last_originals(self, W: Tensor, eps: float) -> tuple[Tensor, ...] | None:
+        """Return the originals of the last read if W is its weight up to rounding, else None."""
         if W.ndim < self.least_dims:
             return None
-        atol = relative_rounding(W.shape[-1], eps, at_least_float32(W).dtype)
-        return self._memory.originals_of(self, W, atol=atol)
+        working = at_least_float32(W).dtype
+        own = torch.finfo(working).eps
+        # A second evaluation may round an entry of a weight in half precision the other way.
+        rounding = relative_rounding(W.shape[-1], own, working) + (2 * eps if eps > own else 0.0)
+        return self._memory.originals_of(self, W, rounding)
 
 
 def is_inside(distance: Tensor, resolution: Tensor | float) -> Tensor:

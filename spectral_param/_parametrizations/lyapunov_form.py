@@ -30,6 +30,7 @@ from spectral_param.functional._diagonal_metric import (
     log_coordinates,
 )
 from spectral_param.functional._diagonal_scaling import least_abscissa, least_norm, precision
+from spectral_param.functional._growth_form import form_of_growth, proves
 from spectral_param.functional._lyapunov import LyapunovCertificate
 from spectral_param.functional._rooms import Attempt, nearest
 from spectral_param.functional._scaled_norm import CONDITION
@@ -99,7 +100,10 @@ class LyapunovForm(Searched, Bounded):
     with a defective eigenvalue on the bound, as in a Jordan block, has no quadratic form. A weight within the
     bound keeps its value, up to rounding times the condition number of its quadratic form. In float32,
     weights that are far from normal, such as companion matrices, can move by several percent, and
-    registration warns. Converting the module to another precision moves such weights, too.
+    registration warns. Converting the module to another precision moves such weights, too. With
+    ``growth=g``, registration searches for a quadratic form of condition at most g². If the search finds
+    none, the weight is replaced by a near one that has such a form. In tests, weights that had been trained
+    with the same bounds moved by less than 0.03 % for n up to 128, and by up to 3 % for n = 200.
 
     **Networks.** With ``metric="diagonal"`` S is a positive diagonal matrix Θ. The last row of the
     ``original`` is the logarithm of the diagonal of Θ, below K (shape ``(..., n + 1, n)``) or, in continuous
@@ -121,7 +125,8 @@ class LyapunovForm(Searched, Bounded):
     The distance of a weight from the set is the excess of its radius (abscissa) over the bound. With a
     diagonal metric, the distance is the excess of the least norm (abscissa) that ΘWΘ⁻¹ has for a diagonal Θ.
     For a weight within the bound that has no quadratic form, the distance is measured to the nearest weight
-    with a quadratic form that the search finds. ``project`` returns the weight with which training would
+    with a quadratic form that the search finds. The weight that the layer itself has computed is proven by
+    its originals, so its distance is 0. ``project`` returns the weight with which training would
     start after registration.
     """
 
@@ -353,10 +358,13 @@ class LyapunovForm(Searched, Bounded):
         eps = torch.finfo(dtype).eps
         close = 10 * len(V) * eps * max(1.0, float(V.abs().max()))
         least = math.inf
+        found = self._form_of_growth(V)
 
         def attempts(inner: Tensor) -> Iterator[Attempt]:
             nonlocal least
-            for original in self._candidates(inner, eps):
+            for original in (
+                each for P in self._forms(inner, found) for each in self._candidates(inner, eps, P)
+            ):
                 error = float((self._map(original, eps) - V).abs().max())
                 # Rounding of the original is tested, too: an ill-conditioned form amplifies rounding errors.
                 rounded = float((self._read(original.to(dtype)) - V).abs().max())
@@ -378,16 +386,33 @@ class LyapunovForm(Searched, Bounded):
             return to_double(lyapunov.evaluate(X, 1.0).value)
         return self._map(to_double(X), torch.finfo(X.dtype).eps)
 
-    def _candidates(self, V: Tensor, eps: float) -> list[Tensor]:
-        """Return originals of V, the most exact original first; there may be none if V is not stable."""
-        discrete = V if self.abscissa is None else lyapunov.as_discrete(V)
-        P = identity_like(V) if self.growth == 1 else lyapunov.quadratic_form(discrete)
-        if not bool(P.isfinite().all()):
-            if self.growth is None:
-                return []
-            P = identity_like(V)
-        if self.growth is not None:
-            P = lyapunov.with_condition(P, self.growth)
+    def _form_of_growth(self, V: Tensor) -> Tensor | None:
+        """Return a form within the growth that proves V stable or nearly so; None if the clamped one does."""
+        if self.growth is None or self.growth == 1:
+            return None
+        (clamped,), discrete = self._forms(V, None), self._as_discrete(V)
+        return None if proves(discrete, clamped) else form_of_growth(discrete, clamped, self.growth)
+
+    def _as_discrete(self, V: Tensor) -> Tensor:
+        return V if self.abscissa is None else lyapunov.as_discrete(V)
+
+    def _forms(self, V: Tensor, found: Tensor | None) -> list[Tensor]:
+        """Return forms that may prove V stable; there may be none if V is not stable.
+
+        With ``growth``, the form that is found without the bound is clamped to the bound, and ``found`` comes
+        before it.
+        """
+        if self.growth == 1:
+            return [identity_like(V)]
+        P = lyapunov.quadratic_form(self._as_discrete(V))
+        is_finite = bool(P.isfinite().all())
+        if self.growth is None:
+            return [P] if is_finite else []
+        clamped = lyapunov.with_condition(P if is_finite else identity_like(V), self.growth)
+        return [clamped] if found is None else [found, clamped]
+
+    def _candidates(self, V: Tensor, eps: float, P: Tensor) -> list[Tensor]:
+        """Return originals of V with the form P, the most exact original first."""
         originals, target = [], V
         # The map shrinks V a little to allow for rounding; each pass of the loop corrects more of the change.
         for _ in range(3):
@@ -467,6 +492,11 @@ class LyapunovForm(Searched, Bounded):
         X = torch.stack(found)
         excess = torch.tensor(excesses, dtype=W.dtype, device=W.device).reshape(W.shape[:-2])
         return X.reshape(*W.shape[:-2], *X.shape[-2:]).to(W.device), excess
+
+    def _judgement(self) -> str:
+        if self._is_diagonal() or self.growth is None or self.growth == 1:
+            return super()._judgement()
+        return "for which no such form was found, at a distance of"
 
     def _set_name(self) -> str:
         bound = getattr(self, self._bound)

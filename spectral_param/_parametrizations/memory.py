@@ -163,14 +163,19 @@ class Memory:
         self.outputs[id(W)] = W
         return W
 
-    def originals_of(self, constraint: Any, W: Tensor, atol: float) -> tuple[Tensor, ...] | None:
-        """Return copies of the last originals if the constraint maps them to W, up to ``atol``, else None."""
+    def originals_of(self, constraint: Any, W: Tensor, rounding: float) -> tuple[Tensor, ...] | None:
+        """Return copies of the last originals if the constraint maps them to W, else None.
+
+        The largest difference of an entry is compared with ``rounding`` times the largest entry.
+        """
         last = self.last
         if last is None or last.weight.shape != W.shape or last.weight.device != W.device:
             return None
         with torch.no_grad():  # Evaluated again, because the state may have changed since the last read.
             present = constraint._evaluate(*last.originals)
-        if not bool(((present - W).abs() <= atol).all()):
+        if not bool((change := (present - W).abs()).isfinite().all()):
+            return None
+        if bool((change > rounding * present.abs().amax()).any()):
             return None
         return tuple(t.clone() for t in last.originals)
 

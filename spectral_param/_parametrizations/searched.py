@@ -21,6 +21,7 @@ _NOTICED = 1e-3
 class Searched(Parametrization):
     """A constraint with a search: it finds, for a weight, originals of a near member, and the distance."""
 
+    misses_members = True
     by_map_alone = "its members are found by a search, which is slow and ends inside the set"
 
     def search(self, W: Tensor, eps: float) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:

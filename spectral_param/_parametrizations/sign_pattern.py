@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.base import Parametrization
+from spectral_param._parametrizations.layout import PLAIN
 from spectral_param.functional._checks import as_numbers, check_real
 from spectral_param.functional._spectral_radius import spectral_radius
 
@@ -36,7 +37,9 @@ class SignPattern(Parametrization):
     Args:
         pattern: Matrix ``(m, n)``, or a batch that broadcasts to the shape of the weight: 1 for entries ≥ 0,
             -1 for entries ≤ 0, 0 for entries that are zero, NaN for entries of any sign. The pattern may be a
-            tensor, an array or nested lists, and is stored in a buffer.
+            tensor, an array or nested lists, and is stored in a buffer. The matrices are the gates of an LSTM
+            or GRU, and (output channels, input channels · kernel size) for each group of a convolution; a
+            pattern of the weight's own shape is taken, too.
 
     Raises:
         ValueError: If an entry of the pattern is none of these four numbers, if all entries are NaN, or if
@@ -89,16 +92,14 @@ class SignPattern(Parametrization):
 
     def reference(self, T: Tensor) -> Tensor:  # type: ignore[override]
         """Return T with the signs of the pattern."""
-        self._check_size(T)
-        # The average of equal patterns may have rounding errors, so the pattern is rounded to integers.
-        pattern = self.pattern.real.round().to(T.device, T.dtype)
+        pattern = self._pattern_of(T)
         # This is p sgn(T) T = p |T|, with the derivative 1 where T is zero.
         return torch.where(pattern == 0, torch.zeros_like(T), torch.where(_contradicts(T, pattern), -T, T))
 
     def check_matrices(self, W: Tensor) -> None:
         """Raise for complex matrices, and for matrices of a shape that the pattern does not fit."""
         check_real(W, "SignPattern", "Complex numbers have no sign.")
-        self._check_size(W)
+        self._pattern_of(W)
 
     def outside(self, W: Tensor, eps: float) -> tuple[Tensor, Tensor | float]:
         """Return the largest modulus of an entry of the wrong sign."""
@@ -114,7 +115,7 @@ class SignPattern(Parametrization):
         return W.clone()
 
     def _is_wrong(self, W: Tensor) -> Tensor:
-        pattern = self.pattern.round().to(W.device, W.dtype)
+        pattern = self._pattern_of(W)
         return ((pattern == 0) & (W != 0)) | _contradicts(W, pattern)
 
     def _set_name(self) -> str:
@@ -132,7 +133,7 @@ class SignPattern(Parametrization):
 
     def free_parameters(self, T: Tensor) -> int:  # type: ignore[override]
         """Return the number of entries that the pattern does not fix to zero."""
-        return int((self.pattern != 0).expand(T.shape).sum())
+        return int((self._pattern_of(T) != 0).expand(T.shape).sum())
 
     def has_free_diagonal(self, or_negative: bool) -> bool:
         """Return whether all diagonal entries may have any sign.
@@ -140,7 +141,10 @@ class SignPattern(Parametrization):
         Args:
             or_negative: Whether diagonal entries that have to be ≤ 0 are accepted, too.
         """
-        diagonal = self.pattern.diagonal(dim1=-2, dim2=-1)
+        pattern = self.pattern
+        if self.gates > 1 and pattern.shape[-2] == self.gates * pattern.shape[-1]:
+            pattern = pattern.unflatten(-2, (self.gates, -1))
+        diagonal = pattern.diagonal(dim1=-2, dim2=-1)
         return bool(((diagonal == _FREE) | (or_negative & (diagonal == -1))).all())
 
     def extra_repr(self) -> str:
@@ -149,15 +153,31 @@ class SignPattern(Parametrization):
         counts = {"positive": p == 1, "negative": p == -1, "zero": p == 0, "free": p == _FREE}
         return ", ".join(f"{name}={int(where.sum())}" for name, where in counts.items())
 
-    def _check_size(self, W: Tensor) -> None:
-        pattern, extra = self.pattern.shape, W.ndim - self.pattern.ndim
-        fits = extra >= 0 and pattern[-2:] == W.shape[-2:]
-        # torch 2.6 can compile this zip only because both arguments have the same length.
-        if not fits or any(a not in (1, b) for a, b in zip(pattern[:-2], W.shape[extra:-2], strict=True)):
-            raise ValueError(
-                f"pattern: expected a shape that broadcasts to the weight's {tuple(W.shape)}, got "
-                f"{tuple(self.pattern.shape)}. Give the pattern one entry for each entry of the weight."
-            )
+    def _pattern_of(self, X: Tensor) -> Tensor:
+        """Return the pattern for matrices X; raise if its shape fits neither X nor the weight of X."""
+        # The average of equal patterns may have rounding errors, so the pattern is rounded to integers.
+        pattern = self.pattern.real.round().to(X.device, X.dtype)
+        if _fits(pattern.shape, X.shape):
+            return pattern
+        whole = self._layout.join(X).shape if self._layout != PLAIN else X.shape
+        if pattern.shape == whole:
+            return self._layout.split(pattern)
+        own = f" or equals {tuple(whole)}" if whole != X.shape else ""
+        raise ValueError(
+            f"pattern: expected a shape that broadcasts to the weight's {tuple(X.shape)}{own}, got "
+            f"{tuple(pattern.shape)}. Give the pattern one entry for each entry of the weight."
+        )
+
+
+def _fits(pattern: torch.Size, shape: torch.Size) -> bool:
+    """Return whether a pattern broadcasts to matrices of a shape."""
+    extra = len(shape) - len(pattern)
+    # torch 2.6 can compile this zip only because both arguments have the same length.
+    return (
+        extra >= 0
+        and pattern[-2:] == shape[-2:]
+        and all(a in (1, b) for a, b in zip(pattern[:-2], shape[extra:-2], strict=True))
+    )
 
 
 def _contradicts(X: Tensor, pattern: Tensor) -> Tensor:

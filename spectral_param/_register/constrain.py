@@ -74,12 +74,13 @@ def constrain(
         module: The module that has the tensor. The module is changed in place.
         tensor_name: Name of a parameter or buffer, such as ``"weight_hh_l0"`` or ``"encoder.weight"``, or a
             pattern of names, such as ``"weight_hh_l*"``. Each match gets a copy of the constraint.
-        constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization with
-            a ``right_inverse``; or a list of these. The constraints of a list act in order. The weight is the
-            result of the last constraint, and only the last constraint is guaranteed to hold. Constraints are
-            copied; the given constraints are not changed. If the tensor already has a parametrization, the
-            constraint acts on the weight that this parametrization returns. To replace a parametrization,
-            remove the old one first.
+        constraint: A constraint of this library, a manifold of geotorch, or any PyTorch parametrization; or a
+            list of these. The constraints of a list act in order. The weight is the result of the last
+            constraint, and only the last constraint is guaranteed to hold. A parametrization without a
+            ``right_inverse`` takes the given weight as its original, as in PyTorch. Constraints are copied;
+            the given constraints are not changed. If the tensor already has a parametrization, the constraint
+            acts on the weight that this parametrization returns. To replace a parametrization, remove the old
+            one first.
         init: The initial weight. ``None``, the default, takes the tensor's present values. ``"paper"`` takes
             the initialization of the constraint's paper, or the ``sample()`` of a constraint of another
             library. A tensor is copied. A function fills a tensor in place, as the functions of
@@ -315,13 +316,16 @@ def _start_foreign(link: nn.Module, weight: Tensor, from_sample: bool) -> None:
         return
     if from_sample:
         sample: Any = getattr(link, "sample", None)
-        if sample is None:
+        if sample is None or not hasattr(link, "right_inverse"):
             raise ValueError(
                 f"init: expected None, a tensor or a function for {type(link).__name__}, which has no "
-                "sample(), got 'paper'. Pass the initial weight as a tensor."
+                "sample() with a right_inverse(), got 'paper'. Pass a tensor: the initial weight, or the "
+                "original if there is no right_inverse()."
             )
         weight.copy_(sample())
         return
+    if not hasattr(link, "right_inverse"):
+        return  # PyTorch takes the weight as the original, and applies the parametrization to it.
     trial = copy.deepcopy(link)
     originals = originals_for(trial, weight.detach(), torch.finfo(weight.dtype).eps, is_first=True)
     weight.copy_(trial(*originals))

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "twice: a parametrization without an inverse is applied before registration, too",
+        "spectral_param/_register/constrain.py",
+        'if not hasattr(link, "right_inverse"):\n        return',
+        'if not hasattr(link, "forward"):\n        return',
+        "acts_once",
+    ),
+    Fault(
         "functional_call: the weight's own name detaches it in silence",
         "spectral_param/_parametrizations/weight.py",
         "        self._check_not_swapped()\n",

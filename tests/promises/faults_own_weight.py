@@ -17,4 +17,18 @@ FAULTS = (
         "0.0",
         "hostile and BoundedGain",
     ),
+    Fault(
+        "missed: a search has the last word on the weight that the layer has computed",
+        "spectral_param/_parametrizations/in_set.py",
+        "return searches and self._last_originals(W, eps) is not None",
+        "return False",
+        "in_its_own_set and gain",
+    ),
+    Fault(
+        "anyone: a weight that the layer has not computed counts as its own",
+        "spectral_param/_parametrizations/memory.py",
+        "change > rounding * present.abs().amax()",
+        "change > 10 * present.abs().amax()",
+        "in_its_own_set",
+    ),
 )

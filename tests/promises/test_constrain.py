@@ -900,6 +900,26 @@ class Scaled(torch.nn.Module):
         return W / (self.scale * self.gain.detach())
 
 
+class Sine(torch.nn.Module):
+    """A parametrization as in PyTorch's tutorials, without a right_inverse."""
+
+    def forward(self, X):
+        return X.sin()
+
+
+@pytest.mark.parametrize("init", [None, torch.full((3, 2), 0.4)])
+def test_a_parametrization_without_an_inverse_acts_once(init) -> None:
+    ours, torchs = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    torchs.load_state_dict(ours.state_dict())
+    if init is not None:
+        torchs.weight.data.copy_(init)
+    torch.nn.utils.parametrize.register_parametrization(torchs, "weight", Sine())
+    sp.constrain(ours, "weight", Sine(), init=init)
+    assert torch.equal(ours.weight, torchs.weight)
+    with pytest.raises(ValueError, match=r"init: expected.*right_inverse"):
+        sp.constrain(torch.nn.Linear(2, 3), "weight", Sine(), init="paper")
+
+
 def test_blocks_of_another_library_keep_what_they_train_and_what_they_are_set_to() -> None:
     layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.BlockTriangular([(3, Scaled())]))
     weight = layer.parametrizations.weight

@@ -89,6 +89,34 @@ def test_own_weights_on_both_sides_of_each_border(case: Case, shape: Shape, dtyp
     check_own_weights(case, shape, dtype)
 
 
+TRAINED = {
+    "growth": lambda: sp.LyapunovForm(0.8, growth=1.5),
+    "growth in time": lambda: sp.LyapunovForm(abscissa=-0.3, growth=3.0),
+    "gain": lambda: sp.BoundedGain(1.5, states=5),
+    "block": lambda: sp.BlockTriangular([(7, sp.LyapunovForm(growth=1.4)), (2, sp.ScaledCayley())]),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_trained_weight_is_in_its_own_set(name) -> None:
+    """The originals prove it, even where a search for others in its precision finds none."""
+    torch.manual_seed(0)
+    layer = sp.constrain(torch.nn.Linear(9, 9, bias=False), "weight", TRAINED[name]())
+    target = 2 * torch.randn(9, 9)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        (layer.weight - target).square().sum().backward()
+        optimizer.step()
+    W, constraint = layer.weight.detach().clone(), layer.parametrizations["weight"][0]
+    assert sp.violation(layer) == {"weight": 0.0}
+    assert constraint.in_manifold(W)
+    assert torch.equal(constraint.project(W), W)
+    layer.weight = W
+    torch.testing.assert_close(layer.weight.detach(), W, atol=1e-5, rtol=0)
+    assert (constraint.distance(-2 * W) > 0).any()
+
+
 NORMS = [case for case in (*CASES, *FROM_THE_START) if case.name.startswith(("SpectralNorm", "SpectralRad"))]
 
 

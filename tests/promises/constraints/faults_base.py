@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "ignored: PyTorch ignores that a method is missing",
+        "spectral_param/_parametrizations/base.py",
+        "        except NotImplementedError as error:\n            raise ValueError(",
+        "        except NotImplementedError as error:\n            raise NotImplementedError(",
+        "missing_or_not_implemented",
+    ),
+    Fault(
         "inherited: a subclass with a reference of its own is evaluated as its base class",
         "spectral_param/_parametrizations/base.py",
         '"reference" in vars(cls)',

@@ -4,6 +4,13 @@ from tests.faults import Fault
 
 FAULTS = (
     Fault(
+        "remedy: a model without ScaledCayley is told to construct the optimizer again",
+        "spectral_param/_rebase.py",
+        "if any(map(_cayley_of, model.modules())):",
+        "if True:",
+        "told_to_rebase_without_it",
+    ),
+    Fault(
         "minus-ones: the -1s of scoRNN's start stand at the beginning",
         "spectral_param/_parametrizations/scaled_cayley.py",
         "d[..., n - (n // 2 if count is None else count) :] = -1",

@@ -457,3 +457,46 @@ def test_a_map_of_ones_own_has_its_gradient_and_the_second_one() -> None:
     torch.testing.assert_close(first, 2 * T.detach())
     (once,) = torch.autograd.grad(layer.weight.square().sum(), T, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(once.sum(), T)[0], 12 * T.detach().square())
+
+
+class Cubed(sp.Parametrization):
+    """W = T³, without the methods that a test adds."""
+
+    def reference(self, T: torch.Tensor) -> torch.Tensor:
+        return T**3
+
+
+class Unsolved(Cubed):
+    def invert(self, W: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("cube roots of these")
+
+
+@pytest.mark.parametrize(
+    ("kind", "init", "match"),
+    [
+        (Cubed, None, r"Cubed\.invert: .*Write invert\(W\) in Cubed"),
+        (Cubed, torch.ones(2, 2), r"Cubed\.invert"),
+        (Cubed, "paper", r"Cubed\.start: .*Write start\(like\) in Cubed"),
+        (Unsolved, None, r"Unsolved: .*cube roots of these"),
+    ],
+)
+def test_a_method_that_is_missing_or_not_implemented_is_named(kind, init, match) -> None:
+    """PyTorch ignores a NotImplementedError at registration: the weight would be another one."""
+    layer = torch.nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match=match) as refused:
+        sp.constrain(layer, "weight", kind(), init=init)
+    assert isinstance(refused.value.__cause__, NotImplementedError)
+    assert torch.equal(layer.weight, before)
+
+
+def test_the_method_that_is_named_is_enough() -> None:
+    class Solved(Cubed):
+        def invert(self, W: torch.Tensor) -> torch.Tensor:
+            return W.sign() * W.abs() ** (1 / 3)
+
+    layer = torch.nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    torch.testing.assert_close(sp.constrain(layer, "weight", Solved()).weight, before)
+    with pytest.raises(NotImplementedError, match=r"Write free_parameters"):
+        sp.num_free_parameters(layer)

@@ -188,6 +188,45 @@ def test_a_larger_growth_moves_a_weight_less() -> None:
 
 
 @pytest.mark.parametrize(
+    ("n", "dtype", "options"),
+    [
+        (5, torch.float32, {"radius": 0.7, "growth": 3.0}),
+        (8, torch.complex128, {"radius": 1.1, "growth": 2.5}),
+        (10, torch.float64, {"abscissa": -0.5, "growth": 1.3}),
+        (32, torch.float32, {"abscissa": 0.2, "growth": 6.0}),
+    ],
+)
+def test_a_form_within_the_growth_is_found_again(n, dtype, options) -> None:
+    """Another layer, which knows the weight alone, keeps a weight that was trained to the bounds."""
+    torch.manual_seed(n)
+    trained = layer(torch.zeros(n, n, dtype=dtype), **options)
+    target = 3 / n**0.5 * torch.randn(n, n, dtype=dtype).triu()
+    optimizer = torch.optim.Adam(trained.parameters(), lr=0.03)
+    for _ in range(80):
+        optimizer.zero_grad()
+        (trained.weight - target).abs().square().sum().backward()
+        optimizer.step()
+    W = trained.weight.detach().clone()
+    again = layer(W, **options)
+    assert torch.linalg.norm(again.weight - W) <= 1e-3 * torch.linalg.norm(W)
+    (constraint,) = again.parametrizations.weight
+    assert constraint.certificate(again.parametrizations.weight.original).growth <= options["growth"] + 1e-9
+
+
+def test_a_weight_that_grows_more_is_refused_with_what_was_not_found() -> None:
+    module = layer(torch.zeros(3, 3, dtype=torch.float64), 0.9, growth=1.5)
+    W = torch.diag_embed(torch.full((2,), 4.0, dtype=torch.float64), 1)
+    with pytest.raises(
+        sp.errors.InManifoldError, match=r"condition.* <= 1\.5².*no such form was found.*3\."
+    ) as e:
+        module.weight = W
+    assert "outside" not in str(e.value)
+    (constraint,) = module.parametrizations.weight
+    module.weight = constraint.project(W)  # The remedy.
+    assert torch.linalg.matrix_norm(module.weight, 2) <= 1.5 * 0.9 + 1e-9
+
+
+@pytest.mark.parametrize(
     ("options", "name"), [({"radius": "present"}, "radius"), ({"abscissa": "present"}, "abscissa")]
 )
 def test_present_bound_is_saved(options, name) -> None:

@@ -313,3 +313,20 @@ def test_an_optimizer_without_the_weight_is_refused() -> None:
         sp.rebase(layer, other)
     with pytest.raises(ValueError, match="optimizer: expected"):
         sp.rebase(layer, torch.nn.Linear(2, 2))
+
+
+def test_an_optimizer_of_other_constraints_is_told_to_rebase_without_it() -> None:
+    layer = sp.constrain(torch.nn.Linear(3, 3), "weight", sp.SkewExponential())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with pytest.raises(ValueError, match=r"Call rebase\(model\) without the optimizer"):
+        sp.rebase(layer, optimizer)
+    layer.weight.sum().backward()
+    optimizer.step()
+    before = layer.weight.detach().clone()
+    sp.rebase(layer)
+    torch.testing.assert_close(layer.weight.detach(), before)
+    assert not layer.parametrizations.weight.original.any()
+    late = constrained(torch.eye(3))
+    with pytest.raises(ValueError, match=r"after constrain, then call rebase"):
+        sp.rebase(late, optimizer)
+    sp.rebase(late, torch.optim.SGD(late.parameters(), 0.1))
