@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -220,13 +218,15 @@ class Parametrization(InSet):
         with context or precise(W):
             if self._is_after and not isinstance(W, nn.Parameter):
                 return self._assign_after(W, X if has_values else None)
-            with self._implemented():
+            try:
                 if not has_values:
                     originals = self._start_without_values(W)
                 elif self._from_paper:
                     originals = self._started(X)
                 else:
                     originals = self._originals_of(W.detach(), X, is_first)
+            except NotImplementedError as error:
+                raise self._without_originals(error) from error
         self._shape = W.shape
         use = self._use or f"a weight of shape {tuple(W.shape)}"
         vars(self).update(_from_paper=False, _is_after=False, _warned=False, _use=use)
@@ -274,21 +274,14 @@ class Parametrization(InSet):
             return as_tuple(self._start_without_values(self._like.new_empty(self._shape)))
         return as_tuple(self._started(self._matrices(self._like.new_zeros(self._shape))))
 
-    @contextlib.contextmanager
-    def _implemented(self) -> Iterator[None]:
-        """Raise a ValueError in place of a NotImplementedError, which PyTorch's registration would ignore.
+    def _without_originals(self, error: NotImplementedError) -> ValueError:
+        """Return the error to raise in place of a NotImplementedError.
 
-        The weight would then start from the given weight as the original, without a word.
-
-        Raises:
-            ValueError: In place of a NotImplementedError, which is its cause.
+        PyTorch's registration ignores a NotImplementedError, and takes the given weight as the original.
         """
-        try:
-            yield
-        except NotImplementedError as error:
-            raise ValueError(
-                f"{type(self).__name__}: expected originals of the weight, got NotImplementedError: {error}."
-            ) from error
+        return ValueError(
+            f"{type(self).__name__}: expected originals of the weight, got NotImplementedError: {error}."
+        )
 
     @full_precision
     def _evaluate(self, *originals: Tensor) -> Tensor:
@@ -338,8 +331,10 @@ class Parametrization(InSet):
             )
         if X is None:
             return W.detach().clone()
-        with self._implemented():
+        try:
             originals = self._originals_of(W.detach(), X, is_first=False)
+        except NotImplementedError as error:
+            raise self._without_originals(error) from error
         assert isinstance(originals, Tensor)
         return self._layout.join(originals).to(W.dtype)
 

@@ -6,8 +6,8 @@ FAULTS = (
     Fault(
         "ignored: PyTorch ignores that a method is missing",
         "spectral_param/_parametrizations/base.py",
-        "        except NotImplementedError as error:\n            raise ValueError(",
-        "        except NotImplementedError as error:\n            raise NotImplementedError(",
+        "        return ValueError(\n",
+        "        return NotImplementedError(\n",
         "missing_or_not_implemented",
     ),
     Fault(
