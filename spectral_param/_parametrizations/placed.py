@@ -17,6 +17,7 @@ from torch import Tensor
 from spectral_param._context import full_precision
 from spectral_param._parametrizations.base import Parametrization
 from spectral_param._parametrizations.bound import Bounded
+from spectral_param._parametrizations.in_set import is_inside
 from spectral_param._parametrizations.layout import Layout, Slices
 from spectral_param._parametrizations.tensors import at_least_float32, is_sharded
 from spectral_param._sets import spheres
@@ -73,7 +74,7 @@ class Placed(NamedTuple):
         X, eps = self.matrices(), torch.finfo(self.W.dtype).eps
         with self.summed():
             distance, resolution = self.constraint.outside(X, eps)
-            if bool((distance <= resolution).all()) or not bool(distance.isfinite().all()):
+            if bool(is_inside(distance, resolution).all()) or not bool(distance.isfinite().all()):
                 return False
             assert isinstance(self.constraint, Bounded)
             self.constraint._renew()

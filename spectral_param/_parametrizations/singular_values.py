@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectral_param._matrices import decomposed
 from spectral_param._parametrizations.foreign import count_free
 from spectral_param._parametrizations.householder import Householder
-from spectral_param._parametrizations.in_set import unless_rounding
+from spectral_param._parametrizations.in_set import is_inside, unless_rounding
 from spectral_param._parametrizations.searched import Searched
 from spectral_param._parametrizations.tensors import as_real, as_tuple, is_trained
 from spectral_param._precision import relative_rounding
@@ -137,7 +137,7 @@ class SingularValues(Searched):
         U, sigma, Vh = decomposed(torch.linalg.svd, W, full_matrices=False)
         excess = (sigma - self.center).abs() - self.margin
         rounding = relative_rounding(n, eps, W.dtype) * sigma.amax(dim=-1, keepdim=True)
-        return U, sigma, Vh, torch.where(excess - rounding <= 0, 0, excess)
+        return U, sigma, Vh, torch.where(is_inside(excess, rounding), 0, excess)
 
     def start(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return U and V initialized as by Householder, and f = 0: all singular values are at the center."""

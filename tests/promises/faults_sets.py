@@ -20,7 +20,7 @@ FAULTS = (
     Fault(
         "clipped: an infinite singular value is within an infinite rounding error",
         "spectral_param/_parametrizations/singular_values.py",
-        "torch.where(excess - rounding <= 0, 0, excess)",
+        "torch.where(is_inside(excess, rounding), 0, excess)",
         "torch.where(excess > rounding, excess, 0)",
         "overflows",
     ),
