@@ -321,7 +321,7 @@ def test_whatever_is_chosen_its_arguments_give_the_same_fit_again():
             (ramp, None, {}),
             (circle, None, {}),
             (noisy[:, :1], U, {"states": 2}),
-            (noisy[:, :1], np.vstack([U, [[100.0]]])[: len(noisy)], {"states": "auto"}),
+            (noisy[:, :1], np.vstack([U, [[100.0]]])[: len(noisy)], {"states": "auto", "max_iter": 3}),
         ):
             model = StableLinearModel(noise="auto", lead=8, **options).fit(X, U=inputs)
             again = StableLinearModel(**model.choice_.params).fit(X, U=inputs)
